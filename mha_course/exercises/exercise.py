@@ -1,0 +1,107 @@
+"""What an exercise is made of: parts worth points, cases to run, properties that must hold, known misconceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from torch import Generator, Tensor
+
+
+@dataclass(frozen=True)
+class Property:
+    """Something that every right answer has, whatever its style.
+
+    `evidence` gets the outputs of a case's calls, all of the right type and shape, and returns None where the
+    property holds, or one sentence that shows where it does not.
+    """
+
+    rule: str
+    evidence: Callable[[Sequence[Any]], str | None]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of the learner's function, class or method."""
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    method: str = ""
+    backward: bool = False  # also ask for the gradients of a fixed weighted sum of the outputs
+
+    def message(self) -> dict[str, Any]:
+        """Return the call as plain values."""
+        return {"args": self.args, "kwargs": dict(self.kwargs), "method": self.method, "backward": self.backward}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One experiment, described by data alone, so that it can be sent to a process that is not trusted."""
+
+    part: str  # the part of the exercise it belongs to
+    label: str  # the input, as a learner would describe it
+    calls: tuple[Call, ...]
+    build: Call | None = None  # for a class: how an instance is made
+    state: Mapping[str, Tensor] = field(default_factory=dict)  # parameters to copy into the instance
+    train: bool = False  # the instance's mode
+    expects_error: bool = False  # the input is not allowed, and must be refused
+    compare: bool = True  # the values must be the reference's; False where chance is at work
+    holds: tuple[Property, ...] = ()
+    tolerance: float = 1e-4  # relative to the largest number in the right output
+
+    @property
+    def size(self) -> int:
+        """Numbers that go in: the smallest failing case is the one that is shown."""
+        return sum(arg.numel() for call in self.calls for arg in call.args if isinstance(arg, Tensor))
+
+    def message(self) -> dict[str, Any]:
+        """Return the case as plain values, as `run_case` takes it."""
+        return {
+            "build": None if self.build is None else self.build.message(),
+            "state": dict(self.state),
+            "train": self.train,
+            "seed": 0,
+            "calls": [call.message() for call in self.calls],
+        }
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of an exercise. The first is the core: without it the others earn nothing."""
+
+    name: str
+    points: float
+    rule: str  # what a right answer does here, as the end of "… should "
+
+
+@dataclass(frozen=True)
+class Misconception:
+    """A wrong answer that people really give, and what to tell them."""
+
+    name: str
+    explanation: str  # what the slip is and why it matters, without the solution
+    section: str  # where to read on: page#anchor
+    wrong: Callable[..., Any]  # the wrong answer itself
+    sources: tuple[str, ...] = ()  # where it was made in public
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """Everything there is to say about one exercise; its name is the name of the object that the learner writes."""
+
+    name: str
+    chapter: str
+    kind: Literal["function", "class"]
+    minutes: int  # what a learner who has read the chapter needs
+    section: str  # the section of the book that it practises: page#anchor
+    parts: tuple[Part, ...]
+    hints: tuple[str, str, str]  # a question, a pointer, nearly the answer
+    cases: Callable[[Generator], Iterable[Case]]
+    reference: Callable[..., Any]
+    misconceptions: tuple[Misconception, ...]
+
+    @property
+    def points(self) -> float:
+        """Points for a full answer."""
+        return sum(part.points for part in self.parts)

@@ -1,0 +1,721 @@
+"""Exercise: the whole layer, from the projections in to the projection out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.nn import functional as F
+
+from mha_course.multi_head import MultiHeadAttention, merge_heads, split_heads
+from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, Property
+from mha_course.exercises.properties import close, ragged_mask, randn, sequence_first, unchanged
+from mha_course.self_attention import causal_mask, padding_mask
+
+SECTION = "multi_head#the-layer"
+
+
+def cases(rng: Generator) -> Iterator[Case]:
+    yield from _self_attention_cases(rng)
+    yield from _cross_attention_cases(rng)
+    yield from _mask_cases(rng)
+    for label, mask in (("no mask", None), ("query 1 may attend to nothing", _blind(rng, 2, 3, 5))):
+        yield _case(rng, "gradients", 2, 3, 5, 14, 2, mask, f"{label}, with gradients", backward=True)
+    yield from _dropout_cases(rng)
+    for d_model, heads in ((10, 4), (6, 5), (3, 7)):
+        x = randn(rng, 2, 3, d_model)
+        label = f"d_model {d_model}, {heads} heads"
+        yield Case("width", label, (Call((x, x, x)),), build=Call((d_model, heads)), expects_error=True)
+
+
+def _self_attention_cases(rng: Generator) -> Iterator[Case]:
+    for batch, length, d_model, heads in (
+        (1, 2, 4, 2),
+        (1, 5, 7, 1),
+        (3, 5, 14, 2),
+        (2, 7, 15, 3),
+        (5, 1, 22, 11),
+        (2, 7, 14, 2),  # as many keys as a head is wide
+        (2, 13, 55, 5),
+    ):
+        x = randn(rng, batch, length, d_model)
+        yield _layer(rng, "self", (d_model, heads), f"{describe(x, x, heads)}, self-attention", Call((x, x, x)))
+    x = sequence_first(randn(rng, 2, 3, 14))
+    yield _layer(rng, "self", (14, 2), f"{describe(x, x, 2)}, stored sequence first", Call((x, x, x)))
+    x = randn(rng, 3, 5, 14)
+    other = torch.cat([x[:1], randn(rng, 2, 5, 14)])
+    yield _layer(
+        rng,
+        "self",
+        (14, 2),
+        f"{describe(x, x, 2)}, all examples but the first changed",
+        Call((x, x, x)),
+        Call((other, other, other)),
+        holds=(
+            unchanged(
+                "The examples of a batch do not affect one another.",
+                "when only the other examples were changed, the first one's result moved by {change}",
+                where=0,
+            ),
+        ),
+    )
+    order = torch.randperm(5, generator=rng)
+    yield _layer(
+        rng,
+        "self",
+        (14, 2),
+        f"{describe(x, x, 2)}, keys and values in another order",
+        Call((x, x, x)),
+        Call((x, x[:, order], x[:, order])),
+        holds=(
+            unchanged(
+                "The order of the keys does not matter, as long as each keeps its value.",
+                "with keys and values in another order the result moved by {change}",
+            ),
+        ),
+    )
+
+
+def _cross_attention_cases(rng: Generator) -> Iterator[Case]:
+    for batch, queries, keys, d_model, heads in (
+        (1, 2, 3, 4, 2),
+        (2, 3, 5, 14, 2),
+        (3, 7, 2, 15, 3),
+        (2, 1, 11, 15, 5),
+    ):
+        yield _case(rng, "cross", batch, queries, keys, d_model, heads, None, "cross-attention")
+
+
+def _mask_cases(rng: Generator) -> Iterator[Case]:
+    for label, batch, heads, mask in (
+        ("a mask (batch, 1, 1, key) for the padding", 3, 2, padding_mask(torch.tensor([5, 3, 2]), 5)),
+        ("a mask (query, key)", 3, 2, ragged_mask(rng, 3, 5)),
+        ("a mask (1, 1, query, key)", 3, 2, ragged_mask(rng, 1, 1, 3, 5)),
+        ("a mask (batch, 1, query, key)", 3, 2, ragged_mask(rng, 3, 1, 3, 5)),
+        ("a mask (batch, 1, query, key), as many examples as heads", 2, 2, ragged_mask(rng, 2, 1, 3, 5)),
+        ("a mask (batch, head, query, key)", 3, 2, ragged_mask(rng, 3, 2, 3, 5)),
+        ("one example, a mask (1, 1, query, key)", 1, 2, ragged_mask(rng, 1, 1, 3, 5)),
+        ("query 1 may attend to nothing", 2, 2, _blind(rng, 2, 3, 5)),
+    ):
+        yield _case(rng, "mask", batch, 3, 5, 14, heads, mask, label)
+    x = randn(rng, 2, 5, 14)
+    later = torch.cat([x[:, :3], randn(rng, 2, 2, 14)], dim=1)
+    for label, mask in (("causal", causal_mask(5)), ("padding", padding_mask(torch.tensor([3, 3]), 5))):
+        yield _layer(
+            rng,
+            "mask",
+            (14, 2),
+            f"{describe(x, x, 2)}, a {label} mask, the last two tokens changed",
+            Call((x, x, x, mask)),
+            Call((later, later, later, mask)),
+            holds=(
+                unchanged(
+                    "What a mask hides has no effect.",
+                    "when only the last two tokens were changed, which the mask hides from the first three, "
+                    "the first three moved by {change}",
+                    where=(slice(None), slice(3)),
+                ),
+            ),
+        )
+
+
+def _dropout_cases(rng: Generator) -> Iterator[Case]:
+    x = randn(rng, 2, 5, 14)
+    label = f"{describe(x, x, 2)}, dropout 0.5"
+    yield _layer(
+        rng,
+        "dropout",
+        (14, 2, 0.5),
+        f"{label}, evaluation mode",
+        *(Call((x, x, x)),) * 2,
+        holds=(unchanged("In evaluation mode nothing is left to chance.", "two runs on one input differ by {change}"),),
+    )
+    yield _layer(
+        rng,
+        "dropout",
+        (14, 2, 0.5),
+        f"{label}, training mode",
+        *(Call((x, x, x)),) * 2,
+        holds=(differs,),
+        train=True,
+        compare=False,
+    )
+    yield _layer(
+        rng, "dropout", (14, 2, 0.0), f"{describe(x, x, 2)}, dropout 0, training mode", Call((x, x, x)), train=True
+    )
+    # One key: its weight is 1 in every head, so a head's result is its value, whole: dropped, or doubled.
+    x = torch.ones(61, 1, 14)
+    state = {**state_for(rng, 14), "v_proj.weight": torch.eye(14), "out_proj.weight": torch.eye(14)}
+    state |= {"v_proj.bias": torch.zeros(14), "out_proj.bias": torch.zeros(14)}
+    yield Case(
+        "dropout",
+        "one key of ones, v_proj and out_proj the identity, dropout 0.5, training mode",
+        (Call((x, x, x)),),
+        build=Call((14, 2, 0.5)),
+        state=state,
+        train=True,
+        compare=False,
+        holds=(dropped_or_doubled,),
+    )
+
+
+def _blind(rng: Generator, batch: int, queries: int, keys: int) -> Tensor:
+    mask = ragged_mask(rng, batch, 1, queries, keys)
+    mask[:, :, 1] = False
+    return mask
+
+
+def _case(
+    rng: Generator,
+    part: str,
+    batch: int,
+    queries: int,
+    keys: int,
+    d_model: int,
+    heads: int,
+    mask: Tensor | None,
+    label: str,
+    backward: bool = False,
+) -> Case:
+    q, k, v = (randn(rng, batch, length, d_model) for length in (queries, keys, keys))
+    args = (q, k, v) if mask is None else (q, k, v, mask)
+    return _layer(rng, part, (d_model, heads), f"{describe(q, k, heads)}, {label}", Call(args, backward=backward))
+
+
+def _layer(
+    rng: Generator,
+    part: str,
+    build: tuple[Any, ...],
+    label: str,
+    *calls: Call,
+    holds: tuple[Property, ...] = (),
+    train: bool = False,
+    compare: bool = True,
+) -> Case:
+    state = state_for(rng, build[0])
+    return Case(part, label, calls, Call(build), state, train, compare=compare, holds=holds)
+
+
+def state_for(rng: Generator, d_model: int) -> dict[str, Tensor]:
+    """Draw projections that give scores of mixed size: some rows of weights are even, some nearly one-hot."""
+    return {
+        f"{name}.{kind}": randn(rng, *shape, scale=scale)
+        for name, size in (("q_proj", 1.6), ("k_proj", 1.6), ("v_proj", 1.0), ("out_proj", 1.0))
+        for kind, shape, scale in (("weight", (d_model, d_model), size / d_model**0.5), ("bias", (d_model,), 0.5))
+    }
+
+
+def describe(query: Tensor, key: Tensor, heads: int) -> str:
+    batch, queries, d_model = query.shape
+    lengths = f"length {queries}" if queries == key.size(1) else f"{queries} queries, {key.size(1)} keys"
+    return f"batch {batch}, {lengths}, d_model {d_model}, {heads} head{'s' * (heads > 1)}"
+
+
+def _differ(outputs: Sequence[Any]) -> str | None:
+    return "two runs on one input are equal" if close(outputs[0], outputs[1], 1e-6) else None
+
+
+def _dropped(outputs: Sequence[Any]) -> str | None:
+    heads = outputs[0].unflatten(-1, (2, 7))
+    whole = (heads - heads[..., :1]).abs().max()
+    if whole > 1e-4:
+        return "some features of a head were dropped and others not"
+    sizes = heads[..., 0].flatten()
+    odd = sizes[((sizes - 2).abs() > 1e-4) & (sizes.abs() > 1e-4)]
+    if len(odd):
+        return f"a head's result was {odd[0]:.3g} times its value, where it should be 0 or 2 times"
+    if not 0.2 < float((sizes == 0).float().mean()) < 0.8:
+        return f"{float((sizes == 0).float().mean()):.0%} of the weights were dropped"
+    return None
+
+
+differs = Property("In training, dropout is at work.", _differ)
+dropped_or_doubled = Property(
+    "Dropout acts on the attention weights: a head loses a key altogether, and keeps the others scaled up.", _dropped
+)
+
+
+# --- wrong answers -------------------------------------------------------------------------------------------------
+
+
+class Steps(MultiHeadAttention):
+    """The layer in steps that are right, for wrong answers to replace one of."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (self.split(x) for x in self.project(query, key, value))
+        weights = self.drop(self.weigh(q, k, self.shape_mask(mask, query, key)))
+        return self.out_proj(self.merge(weights @ v))
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.q_proj(query), self.k_proj(key), self.v_proj(value)
+
+    def split(self, x: Tensor) -> Tensor:
+        return split_heads(x, self.num_heads)
+
+    def shape_mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+        return mask
+
+    def weigh(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / self.divisor(q)
+        if mask is None:
+            return scores.softmax(dim=-1)
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1) * mask
+
+    def divisor(self, q: Tensor) -> float:
+        return float(q.size(-1)) ** 0.5
+
+    def drop(self, weights: Tensor) -> Tensor:
+        return self.dropout(weights)
+
+    def merge(self, x: Tensor) -> Tensor:
+        return merge_heads(x)
+
+
+class ScaleByModelWidth(Steps):
+    def divisor(self, q: Tensor) -> float:
+        return float(self.num_heads * q.size(-1)) ** 0.5
+
+
+class NoScale(Steps):
+    def divisor(self, q: Tensor) -> float:
+        return 1.0
+
+
+class SplitWithoutTranspose(Steps):
+    def split(self, x: Tensor) -> Tensor:
+        return x.reshape(x.size(0), self.num_heads, x.size(1), -1)
+
+
+class MergeWithoutTranspose(Steps):
+    def merge(self, x: Tensor) -> Tensor:
+        return x.reshape(x.size(0), x.size(2), -1)
+
+
+class SplitAndMergeWithoutTranspose(SplitWithoutTranspose, MergeWithoutTranspose):
+    pass
+
+
+class StackedHeads(Steps):
+    def merge(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1).reshape(x.size(0), x.size(2), -1)
+
+
+class MergedWeights(Steps):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, _ = (self.split(x) for x in self.project(query, key, value))
+        merged = self.weigh(q, k, mask).transpose(1, 2).reshape(query.size(0), -1, query.size(-1))
+        return self.out_proj(merged)
+
+
+class OneBigHead(Steps):
+    def split(self, x: Tensor) -> Tensor:
+        return split_heads(x, 1)
+
+
+class HeadsAmongThemselves(Steps):
+    def split(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, -1))
+
+    def merge(self, x: Tensor) -> Tensor:
+        return x.flatten(2)
+
+
+class AcrossTheBatch(Steps):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(*(x.transpose(0, 1) for x in (query, key, value))).transpose(0, 1)
+
+
+class NoOutputProjection(Steps):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = (self.split(x) for x in self.project(query, key, value))
+        return self.merge(self.drop(self.weigh(q, k, mask)) @ v)
+
+
+class SharedSmallProjections(nn.Module):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        d_head = d_model // num_heads
+        self.q_proj, self.k_proj, self.v_proj = (nn.Linear(d_head, d_head) for _ in range(3))
+        self.out_proj = nn.Linear(d_model, d_model)
+
+
+class SelfOnly(Steps):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return super().project(query, query, query)
+
+
+class KeyAsValue(Steps):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return super().project(query, key, key)
+
+
+class ValuesThroughKeyProjection(Steps):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.q_proj(query), self.k_proj(key), self.k_proj(value)
+
+
+class QueryAndKeyExchanged(Steps):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.k_proj(query), self.q_proj(key), self.v_proj(value)
+
+
+class LengthOfTheQuery(Steps):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        batch, length, d_model = query.shape
+        shape = (batch, length, -1, d_model // self.num_heads)
+        q, k, v = (x.view(shape).transpose(1, 2) for x in self.project(query, key, value))
+        return self.out_proj(merge_heads(self.drop(self.weigh(q, k, mask)) @ v))
+
+
+class MaskWithoutHeadAxis(Steps):
+    def shape_mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+        return mask[:, 0] if mask is not None and mask.dim() == 4 else mask
+
+
+class SquareMask(Steps):
+    def shape_mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+        if mask is None or mask.size(-2) == 1:
+            return mask
+        return mask.reshape(-1, 1, mask.size(-2), mask.size(-2))
+
+
+class MaskIgnored(Steps):
+    def shape_mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+        return None
+
+
+class MaskInverted(Steps):
+    def shape_mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+        return None if mask is None else ~mask
+
+
+class MaskMultiplied(Steps):
+    def weigh(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / self.divisor(q)
+        return (scores if mask is None else scores * mask).softmax(dim=-1)
+
+
+class BlindQueryIsNaN(Steps):
+    def weigh(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / self.divisor(q)
+        return (scores if mask is None else scores.masked_fill(~mask, -torch.inf)).softmax(dim=-1)
+
+
+class BlindQuerySeesAll(Steps):
+    def weigh(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / self.divisor(q)
+        return (scores if mask is None else scores.masked_fill(~mask, -1e9)).softmax(dim=-1)
+
+
+class DetachedWeights(Steps):
+    def weigh(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        return super().weigh(q, k, mask).detach()
+
+
+class DropoutAlways(Steps):
+    def drop(self, weights: Tensor) -> Tensor:
+        return F.dropout(weights, self.dropout.p)
+
+
+class NoDropout(Steps):
+    def drop(self, weights: Tensor) -> Tensor:
+        return weights
+
+
+class DropoutOnTheResult(NoDropout):
+    def merge(self, x: Tensor) -> Tensor:
+        return self.dropout(super().merge(x))
+
+
+class LeftOverFeatures(Steps):
+    def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
+        super().__init__(d_model, 1, dropout)
+        self.num_heads, self.d_head = num_heads, d_model // num_heads
+
+    def split(self, x: Tensor) -> Tensor:
+        return x[..., : self.num_heads * self.d_head].unflatten(-1, (self.num_heads, self.d_head)).transpose(1, 2)
+
+    def merge(self, x: Tensor) -> Tensor:
+        return F.pad(super().merge(x), (0, self.out_proj.in_features - self.num_heads * self.d_head))
+
+
+MASKS, DROPOUT, CROSS = "multi_head#masks-and-heads", "multi_head#dropout", "multi_head#the-layer"
+
+MISCONCEPTIONS = (
+    Misconception(
+        "scale_by_d_model",
+        "The scores are divided by the root of d_model, but each head's dot product has only d_head terms. Attention "
+        "comes out flatter than it should, by the root of num_heads in the scores. With one head it is invisible.",
+        "multi_head#scale",
+        ScaleByModelWidth,
+        (
+            "https://github.com/karpathy/ng-video-lecture/pull/6",
+            "https://github.com/lucidrains/vit-pytorch/issues/65",
+            "https://github.com/juho-lee/set_transformer/issues/18",
+        ),
+    ),
+    Misconception(
+        "no_scale",
+        "The scores are not divided by the root of the head's width. Attention comes out too sharp.",
+        "multi_head#scale",
+        NoScale,
+    ),
+    Misconception(
+        "split_no_transpose",
+        "The projections are cut straight into (batch, head, length, d_head). Each head then holds pieces of several "
+        "tokens. The feature axis must be cut first, and the head axis moved in a second step.",
+        "multi_head#why-view-then-transpose",
+        SplitWithoutTranspose,
+        (
+            "https://github.com/reczoo/FuxiCTR/issues/30",
+            "https://github.com/649453932/Chinese-Text-Classification-Pytorch/issues/10",
+        ),
+    ),
+    Misconception(
+        "merge_no_transpose",
+        "The heads' results are reshaped straight into (batch, length, d_model). Each vector is then made of one head's "
+        "results for several tokens. The head axis must first stand next to the features.",
+        "multi_head#split-and-merge",
+        MergeWithoutTranspose,
+        (
+            "https://github.com/jsbaan/transformer-from-scratch/pull/6",
+            "https://github.com/ajhalthor/Transformer-Neural-Network/pull/4",
+        ),
+    ),
+    Misconception(
+        "split_and_merge_no_transpose",
+        "Both the split and the merge are plain reshapes. They undo one another, which hides the slip in every test of "
+        "shapes, but in between the heads hold pieces of several tokens.",
+        "multi_head#why-view-then-transpose",
+        SplitAndMergeWithoutTranspose,
+    ),
+    Misconception(
+        "stack_heads_view",
+        "The heads' results are stacked with the head axis in front and then viewed as (batch, length, d_model), with "
+        "no permute in between: the numbers of different examples, tokens and heads change places. With one head it is "
+        "invisible. Concatenate along the last axis instead.",
+        "multi_head#split-and-merge",
+        StackedHeads,
+        ("https://github.com/hackiey/QAnet-pytorch/issues/2",),
+    ),
+    Misconception(
+        "merge_attention_instead_of_output",
+        "The attention weights are merged in place of the mixed values. That fits in shape only where there are as many "
+        "keys as a head is wide; then the layer returns a rearranged map.",
+        "multi_head#the-layer",
+        MergedWeights,
+        ("https://github.com/Kamichanw/SeekDeeper/issues/9",),
+    ),
+    Misconception(
+        "one_big_head",
+        "The width is never shared out: this is one attention over all features, with a single pattern of weights, "
+        "whatever num_heads says.",
+        "multi_head#what-one-head-cannot-do",
+        OneBigHead,
+    ),
+    Misconception(
+        "heads_attend_to_heads",
+        "The head axis stands behind the length when the products are formed, so within each token the heads attend to "
+        "one another, and no token ever sees another token.",
+        "multi_head#why-view-then-transpose",
+        HeadsAmongThemselves,
+    ),
+    Misconception(
+        "attends_across_batch",
+        "The first axis is treated as the sequence. Each position attends to the same position of the other examples: "
+        "predictions for one example change with its neighbours in the batch. All is batch first here.",
+        "multi_head#batch-first",
+        AcrossTheBatch,
+        (
+            "https://github.com/om-ai-lab/OmDet/issues/19",
+            "https://github.com/aipixel/AEMatter/issues/3",
+            "https://github.com/kyegomez/movie-gen/issues/8",
+        ),
+    ),
+    Misconception(
+        "no_out_proj",
+        "The last step is missing: out_proj. Without it the heads' results only lie side by side and are never combined.",
+        "multi_head#output-projection",
+        NoOutputProjection,
+        ("https://github.com/huggingface/transformers/issues/8814",),
+    ),
+    Misconception(
+        "shared_head_projection",
+        "The input is split first, and one small projection of width d_head is used for every slice. Then all heads ask "
+        "the same question of different features. It is the projection that is split: each head's query depends on all "
+        "d_model features, so q_proj, k_proj and v_proj map d_model to d_model.",
+        "multi_head#what-is-split",
+        SharedSmallProjections,
+        ("https://github.com/MarcoMeter/episodic-transformer-memory-ppo/pull/22",),
+    ),
+    Misconception(
+        "self_attention_only",
+        "Keys and values are computed from the query. In self-attention all three are the same tensor and nobody "
+        "notices; in cross-attention the other sequence is never looked at.",
+        CROSS,
+        SelfOnly,
+    ),
+    Misconception(
+        "key_as_value",
+        "The values are computed from the key. They are what is fetched, and may be another tensor than what is "
+        "compared with.",
+        CROSS,
+        KeyAsValue,
+        ("https://github.com/fchollet/deep-learning-with-python-notebooks/issues/261",),
+    ),
+    Misconception(
+        "value_through_k_proj",
+        "The values go through k_proj. The three projections have different tasks: what to ask, what to be found by, "
+        "and what to hand over.",
+        "multi_head#three-projections",
+        ValuesThroughKeyProjection,
+    ),
+    Misconception(
+        "q_and_k_exchanged",
+        "q_proj and k_proj have changed places. A model trained from zero does not mind, but pretrained weights come "
+        "out wrong: who attends to whom is turned round.",
+        "multi_head#three-projections",
+        QueryAndKeyExchanged,
+    ),
+    Misconception(
+        "kv_shape_from_query",
+        "Keys and values are cut with the length of the query. In self-attention that is the same number; in "
+        "cross-attention it is not, and the axis that was left to be inferred takes a wrong size or none fits.",
+        CROSS,
+        LengthOfTheQuery,
+        (
+            "https://github.com/huggingface/transformers/pull/48356",
+            "https://github.com/idiap/fast-transformers/issues/98",
+        ),
+    ),
+    Misconception(
+        "mask_missing_head_axis",
+        "The mask meets the scores without a head axis. Broadcasting lines axes up from the end, so the batch axis of "
+        "the mask falls on the head axis of the scores: an error for most sizes, and silently example b's mask on head b "
+        "where there are as many examples as heads.",
+        MASKS,
+        MaskWithoutHeadAxis,
+        (
+            "https://github.com/lucidrains/graph-transformer-pytorch/pull/2",
+            "https://github.com/lucidrains/vit-pytorch/issues/71",
+            "https://github.com/hyunwoongko/transformer/issues/32",
+        ),
+    ),
+    Misconception(
+        "mask_square_reshape",
+        "The mask is reshaped as if it were square, with the query length used twice. In cross-attention a mask has as "
+        "many columns as there are keys.",
+        MASKS,
+        SquareMask,
+        ("https://github.com/harvard-edge/cs249r_book/pull/1875",),
+    ),
+    Misconception(
+        "mask_ignored",
+        "The mask has no effect: it is not passed on, or masked_fill is called and its result thrown away.",
+        MASKS,
+        MaskIgnored,
+        ("https://github.com/facebookresearch/ParlAI/pull/3068",),
+    ),
+    Misconception(
+        "mask_inverted",
+        'The mask is read the wrong way round. True means "may attend" here; in nn.MultiheadAttention it means the '
+        "opposite.",
+        MASKS,
+        MaskInverted,
+        ("https://github.com/facebookresearch/detr/issues/96",),
+    ),
+    Misconception(
+        "mask_multiplied",
+        "Hidden keys get a score of about 0 (multiplied by the mask, or filled with 0). But 0 is an ordinary score: "
+        "exp(0) = 1, and those keys keep a sizeable weight. What is hidden needs the lowest score there is.",
+        MASKS,
+        MaskMultiplied,
+        ("https://github.com/georg-wolflein/good-features/pull/1",),
+    ),
+    Misconception(
+        "fully_masked_nan",
+        "A query that may attend to nothing gets NaN: softmax of a row of minus infinities is 0 divided by 0. One such "
+        "row turns the whole loss into NaN.",
+        MASKS,
+        BlindQueryIsNaN,
+        ("https://github.com/pytorch/pytorch/issues/41508",),
+    ),
+    Misconception(
+        "fully_masked_uniform",
+        "A query that may attend to nothing gets the mean of everything it must not see, since all its scores are "
+        "equally low. Its weights have to be set to zero.",
+        MASKS,
+        BlindQuerySeesAll,
+    ),
+    Misconception(
+        "weights_detached",
+        "The result is right, but q_proj and k_proj get no gradient: the weights have been rebuilt from raw data (.data, "
+        ".detach(), torch.tensor(...)). Such a layer never learns where to look.",
+        "self_attention_exercises#gradients",
+        DetachedWeights,
+        ("https://github.com/paiml/aprender/pull/2203",),
+    ),
+    Misconception(
+        "dropout_in_eval",
+        "Dropout is at work in evaluation mode too. functional.dropout does not know the module's mode unless it is "
+        "told with training=self.training; the module nn.Dropout knows it.",
+        DROPOUT,
+        DropoutAlways,
+        (
+            "https://github.com/huggingface/pytorch-image-models/pull/1978",
+            "https://github.com/pytorch/pytorch/issues/124464",
+            "https://github.com/meta-pytorch/torchtune/issues/1791",
+        ),
+    ),
+    Misconception(
+        "no_dropout",
+        "Dropout is created, perhaps, but never applied.",
+        DROPOUT,
+        NoDropout,
+    ),
+    Misconception(
+        "dropout_on_the_result",
+        "Dropout is applied to the mixed values. On the attention weights it has another effect: a query loses whole "
+        "keys for a step and must not rely on one of them.",
+        DROPOUT,
+        DropoutOnTheResult,
+        ("https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/72",),
+    ),
+    Misconception(
+        "features_left_over",
+        "Where num_heads does not divide d_model the features left over are dropped without a word. An error that names "
+        "both numbers tells at once.",
+        "multi_head#width-must-divide",
+        LeftOverFeatures,
+    ),
+)
+
+EXERCISE = Exercise(
+    name="MultiHeadAttention",
+    chapter="multi_head",
+    kind="class",
+    minutes=40,
+    section=SECTION,
+    parts=(
+        Part("self", 4, "project, attend in every head, concatenate and project"),
+        Part("cross", 1, "let queries attend to another sequence, of another length"),
+        Part("mask", 2, "keep what the mask hides out of the result, whatever shape the mask broadcasts from"),
+        Part("gradients", 1, "let the right gradients reach the inputs and all four projections"),
+        Part("dropout", 1, "drop attention weights in training, and only then"),
+        Part("width", 1, "refuse a width that the heads cannot share out equally"),
+    ),
+    hints=(
+        "Follow one tensor: what shape has it after q_proj, after the split, after the product with the keys, after the "
+        "sum of the values, after the merge? Write the five shapes down before you write code.",
+        "Project first, split second: query, key and value each go through their own projection at full width. The two "
+        "lengths are those of query and key, and need not be equal.",
+        "In __init__: four nn.Linear(d_model, d_model) and nn.Dropout(dropout). In forward: split_heads of each "
+        "projection; scores divided by the root of d_head; hidden scores filled with the lowest finite number; softmax; "
+        "times the mask; dropout; times the values; merge_heads; out_proj.",
+    ),
+    cases=cases,
+    reference=MultiHeadAttention,
+    misconceptions=MISCONCEPTIONS,
+)

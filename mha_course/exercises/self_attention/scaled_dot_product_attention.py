@@ -1,0 +1,524 @@
+"""Exercise: mix values in proportion to how well a query fits their keys."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from mha_course import self_attention
+from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, Property
+from mha_course.exercises.properties import ragged_mask, randn, sequence_first, unchanged
+
+SECTION = "self_attention_exercises#scaled-dot-product-attention"
+Result = tuple[Tensor, Tensor]
+
+
+def cases(rng: Generator) -> Iterator[Case]:
+    yield from _mixing_cases(rng)
+    yield from _mask_cases(rng)
+    yield from _nothing_cases(rng)
+    for label, leading, queries, keys, mask in (
+        ("no mask", (), 2, 3, None),
+        ("3 heads, a mask", (2, 3), 5, 7, ragged_mask(rng, 2, 1, 5, 7)),
+    ):
+        q, k, v = inputs(rng, leading, queries, keys, 5, 11)
+        call = Call((q, k, v), backward=True) if mask is None else Call((q, k, v, mask), backward=True)
+        yield Case("gradients", describe(q, k, v) + f", {label}, with gradients", (call,))
+    yield _half_precision_case(rng)
+
+
+def _mixing_cases(rng: Generator) -> Iterator[Case]:
+    for label, leading, queries, keys, d_head, d_value, scale in (
+        ("", (), 2, 3, 2, 5, 1.0),
+        ("one query", (), 1, 7, 3, 2, 1.0),
+        ("a single key", (), 3, 1, 5, 2, 1.0),
+        ("a batch", (2,), 3, 5, 7, 11, 1.0),
+        ("heads", (2, 3), 5, 7, 13, 11, 1.0),
+        ("small scores", (2, 3), 5, 7, 11, 2, 0.1),
+        ("large scores", (3,), 5, 7, 11, 2, 5.0),
+    ):
+        q, k, v = inputs(rng, leading, queries, keys, d_head, d_value, scale)
+        text = describe(q, k, v) + f", {label}" * bool(label)
+        yield Case("mixing", text, (Call((q, k, v)),), holds=(rows_sum_to_one,))
+    q, k, v = inputs(rng, (3,), 5, 7, 11, 2, dtype=torch.float64)
+    yield Case("mixing", describe(q, k, v) + ", float64", (Call((q, k, v)),), tolerance=1e-9)
+    q, k, v = (sequence_first(x) for x in inputs(rng, (2,), 3, 5, 7, 2))
+    yield Case("mixing", describe(q, k, v) + ", stored sequence first", (Call((q, k, v)),))
+    q, k, v = inputs(rng, (2,), 3, 5, 7, 2)
+    other = q.clone()
+    other[1] = randn(rng, 3, 7)
+    yield Case(
+        "mixing",
+        describe(q, k, v) + ", the second example changed",
+        (Call((q, k, v)), Call((other, k, v))),
+        holds=(
+            unchanged(
+                "The examples of a batch do not affect one another.",
+                "when only the second example was changed, the first one's output moved by {change}",
+                where=0,
+            ),
+        ),
+    )
+    order = torch.randperm(5, generator=rng)
+    yield Case(
+        "mixing",
+        describe(q, k, v) + ", keys and values in another order",
+        (Call((q, k, v)), Call((q, k[:, order], v[:, order]))),
+        holds=(
+            unchanged(
+                "The order of the keys does not matter, as long as each keeps its value.",
+                "with keys and values in another order the output moved by {change}",
+            ),
+        ),
+    )
+
+
+def _mask_cases(rng: Generator) -> Iterator[Case]:
+    for label, leading, mask in (
+        ("a mask (query, key)", (), ragged_mask(rng, 3, 5)),
+        ("a mask (query, key) for every example", (2,), ragged_mask(rng, 3, 5)),
+        ("a mask (batch, 1, 1, key)", (3, 2), ragged_mask(rng, 3, 1, 1, 5)),
+        ("a mask (batch, 1, query, key)", (2, 2), ragged_mask(rng, 2, 1, 3, 5)),
+        ("a mask (batch, head, query, key)", (2, 3), ragged_mask(rng, 2, 3, 3, 5)),
+        ("a mask that allows everything", (), torch.ones(3, 5, dtype=torch.bool)),
+    ):
+        q, k, v = inputs(rng, leading, 3, 5, 7, 2)
+        yield Case(
+            "mask",
+            describe(q, k, v) + f", {label}",
+            (Call((q, k, v, mask)),),
+            holds=(hidden_keys_get_nothing(mask), rows_sum_to_one),
+        )
+    q, k, v = inputs(rng, (2,), 3, 5, 7, 2)
+    mask = torch.tensor([True, True, True, False, False]).expand(3, 5)
+    other_k, other_v = k.clone(), v.clone()
+    other_k[:, 3:], other_v[:, 3:] = randn(rng, 2, 2, 7, scale=9.0), randn(rng, 2, 2, 2, scale=9.0)
+    yield Case(
+        "mask",
+        describe(q, k, v) + ", the last two keys hidden and then changed",
+        (Call((q, k, v, mask)), Call((q, other_k, other_v, mask))),
+        holds=(
+            unchanged(
+                "What is hidden has no effect.",
+                "when only hidden keys and values were changed, the output moved by {change}",
+            ),
+        ),
+    )
+    q, k, v = inputs(rng, (), 3, 5, 7, 2, 9.0)
+    mask = ragged_mask(rng, 3, 5)
+    yield Case("mask", describe(q, k, v) + ", large scores, a mask", (Call((q, k, v, mask)),), holds=(rows_sum_to_one,))
+
+
+def _nothing_cases(rng: Generator) -> Iterator[Case]:
+    for label, leading, backward in (("", (), False), ("heads", (2, 3), False), ("with gradients", (2,), True)):
+        q, k, v = inputs(rng, leading, 3, 5, 7, 2)
+        mask = ragged_mask(rng, 3, 5)
+        mask[1] = False
+        yield Case(
+            "nothing",
+            describe(q, k, v) + f", {label}" * bool(label) + ", query 1 may attend to nothing",
+            (Call((q, k, v, mask), backward=backward),),
+            holds=(blind_query_gets_nothing,),
+        )
+
+
+def _half_precision_case(rng: Generator) -> Case:
+    # Each query equals one key up to size: a clear winner, but query @ key is 230,400, beyond float16's 65,504.
+    signs = torch.randint(2, (5, 64), generator=rng).float() * 2 - 1
+    q, k, v = 60 * signs[[3, 0, 4]], 60 * signs, randn(rng, 5, 2)
+    call = Call((q.half(), k.half(), v.half()))
+    return Case("half", describe(q, k, v) + ", float16, scores near 29,000", (call,), tolerance=2e-3)
+
+
+def inputs(
+    rng: Generator,
+    leading: tuple[int, ...],
+    queries: int,
+    keys: int,
+    d_head: int,
+    d_value: int,
+    scale: float = 1.5,
+    dtype: torch.dtype = torch.float32,
+) -> tuple[Tensor, Tensor, Tensor]:
+    return (
+        randn(rng, *leading, queries, d_head, scale=scale, dtype=dtype),
+        randn(rng, *leading, keys, d_head, scale=scale, dtype=dtype),
+        randn(rng, *leading, keys, d_value, dtype=dtype),
+    )
+
+
+def describe(query: Tensor, key: Tensor, value: Tensor) -> str:
+    shapes = (f"{name} {tuple(x.shape)}" for name, x in (("query", query), ("key", key), ("value", value)))
+    return ", ".join(shapes)
+
+
+def _row_sums(outputs: Sequence[Any]) -> str | None:
+    weights = outputs[0][1]
+    if (weights < -1e-6).any():
+        return f"one of yours is {weights.min():.3g}, and a weight can't be negative"
+    sums = weights.sum(dim=-1)
+    worst = (sums - 1).abs().argmax()
+    if abs(float(sums.flatten()[worst]) - 1) < 1e-3:
+        return None
+    return f"the weights of one of the queries sum to {float(sums.flatten()[worst]):.3g}"
+
+
+rows_sum_to_one = Property("The weights of each query are positive and sum to 1.", _row_sums)
+
+
+def hidden_keys_get_nothing(mask: Tensor) -> Property:
+    def broken(outputs: Sequence[Any]) -> str | None:
+        weights = outputs[0][1]
+        most = weights.masked_fill(mask, 0.0).abs().max()
+        return None if most <= 1e-6 else f"a key that the mask hides (False) gets the weight {most:.3g}"
+
+    return Property("A key that the mask hides gets no weight at all.", broken)
+
+
+def _blind_query(outputs: Sequence[Any]) -> str | None:
+    for name, result in zip(("output", "weights"), outputs[0], strict=True):
+        row = result[..., 1, :]
+        if row.isnan().any():
+            return f"its {name} are NaN"
+        if row.abs().max() > 1e-6:
+            return f"its {name} are not zero; the largest is {row.abs().max():.3g}"
+    return None
+
+
+blind_query_gets_nothing = Property("A query that may attend to nothing gets zeros.", _blind_query)
+
+
+# --- wrong answers -------------------------------------------------------------------------------------------------
+
+
+def attend(
+    score: Callable[[Tensor, Tensor], Tensor] | None = None,
+    hide: Callable[[Tensor, Tensor], Tensor] | None = None,
+    normalise: Callable[[Tensor], Tensor] | None = None,
+    finish: Callable[[Tensor, Tensor | None], Tensor] | None = None,
+) -> Callable[..., Result]:
+    """Build an attention out of its four steps; each is right unless another is given."""
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+        scores = (score or scaled_first)(query, key)
+        if mask is not None:
+            scores = (hide or lowest_number)(scores, mask)
+        weights = (normalise or over_keys)(scores)
+        weights = (finish or nothing_is_zero)(weights, mask)
+        return weights @ value, weights
+
+    return attention
+
+
+def scaled_first(query: Tensor, key: Tensor) -> Tensor:
+    return product(query / math.sqrt(query.size(-1)), key)
+
+
+def product(query: Tensor, key: Tensor) -> Tensor:
+    return query @ key.transpose(-2, -1)
+
+
+def lowest_number(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+
+
+def infinity(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(~mask, -math.inf)
+
+
+def infinity_added(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores + torch.zeros_like(mask, dtype=scores.dtype).masked_fill(~mask, -math.inf)
+
+
+def over_keys(scores: Tensor) -> Tensor:
+    return scores.softmax(dim=-1)
+
+
+def nothing_is_zero(weights: Tensor, mask: Tensor | None) -> Tensor:
+    return weights if mask is None else weights * mask
+
+
+def untouched(weights: Tensor, mask: Tensor | None) -> Tensor:
+    return weights
+
+
+def scale_after_softmax(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    _, weights = attend(score=product)(query, key, value, mask)
+    weights = weights / math.sqrt(query.size(-1))
+    return weights @ value, weights
+
+
+def keys_as_values(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    return attend()(query, key, key, mask)
+
+
+def results_swapped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    output, weights = attend()(query, key, value, mask)
+    return weights, output
+
+
+def output_alone(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    return attend()(query, key, value, mask)[0]
+
+
+def query_scaled_in_place(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    query /= math.sqrt(query.size(-1))
+    return attend(score=product)(query, key, value, mask)
+
+
+BOOK = "self_attention_exercises"
+
+MISCONCEPTIONS = (
+    Misconception(
+        "no_scale",
+        "The scores are not divided by the root of the head's width. A dot product of d_head terms grows like that "
+        "root; softmax of large scores is close to 0 and 1, and there its gradient vanishes.",
+        f"{BOOK}#scale",
+        attend(score=product),
+    ),
+    Misconception(
+        "scale_by_width",
+        "The scores are divided by the width itself instead of by its root. The weights come out far too even.",
+        f"{BOOK}#scale",
+        attend(score=lambda query, key: product(query / query.size(-1), key)),
+    ),
+    Misconception(
+        "scale_by_length",
+        "The scores are divided by the root of the number of keys. What makes a dot product large is the number of its "
+        "terms: the width of query and key.",
+        f"{BOOK}#scale",
+        attend(score=lambda query, key: product(query / math.sqrt(key.size(-2)), key)),
+    ),
+    Misconception(
+        "scale_multiplied",
+        "The scores are multiplied by the root of the width, where they should be divided by it.",
+        f"{BOOK}#scale",
+        attend(score=lambda query, key: product(query * math.sqrt(query.size(-1)), key)),
+    ),
+    Misconception(
+        "scale_after_softmax",
+        "The scale is applied to the weights, after softmax. They no longer sum to 1, outputs shrink as the width "
+        "grows, and softmax is as saturated as it was without a scale.",
+        f"{BOOK}#scale",
+        scale_after_softmax,
+        ("https://github.com/FrancescoSaverioZuppichini/ViT/issues/2",),
+    ),
+    Misconception(
+        "fp16_scale_late",
+        "The product of queries and keys is formed first and divided afterwards. In float16 no number is larger than "
+        "65,504: the product overflows to infinity before the division can bring it down, and softmax of infinities is "
+        "NaN. Scaling the query first keeps every number in range, and costs less.",
+        f"{BOOK}#scale",
+        attend(score=lambda query, key: product(query, key) / math.sqrt(query.size(-1))),
+        (
+            "https://github.com/ultralytics/ultralytics/pull/24990",
+            "https://github.com/philipturner/metal-flash-attention/issues/8",
+        ),
+    ),
+    Misconception(
+        "softmax_over_queries",
+        "softmax runs along the queries. Each key then shares itself out among the queries, where each query should "
+        "share itself out among the keys: the rows are what must sum to 1.",
+        f"{BOOK}#softmax",
+        attend(normalise=lambda scores: scores.softmax(dim=-2)),
+        ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
+    ),
+    Misconception(
+        "softmax_fixed_dim2",
+        "The axis of softmax is the number 2. That is the key axis only for three-dimensional input; with a head axis "
+        "in front it is the query axis, and without a batch it does not exist. Counted from the end it is right always.",
+        f"{BOOK}#softmax",
+        attend(normalise=lambda scores: scores.softmax(dim=2)),
+        ("https://github.com/FudanNLP/fastNLP/issues/254",),
+    ),
+    Misconception(
+        "no_softmax",
+        "The scores are used as weights as they are. They can be negative and sum to anything, so that the output is "
+        "no weighted mean.",
+        f"{BOOK}#softmax",
+        attend(normalise=lambda scores: scores),
+    ),
+    Misconception(
+        "hard_argmax",
+        "Each query takes the best key alone. That is the limit of very large scores; in between, attention mixes. "
+        "Besides, a choice has no gradient from which queries and keys could learn.",
+        f"{BOOK}#softmax",
+        attend(
+            normalise=lambda scores: torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.size(-1)).to(
+                scores.dtype
+            )
+        ),
+    ),
+    Misconception(
+        "mask_ignored",
+        "The mask has no effect. Either it is not used, or masked_fill is called and its result thrown away: without a "
+        "trailing underscore it returns a new tensor and leaves the old one as it was.",
+        f"{BOOK}#masks",
+        attend(hide=lambda scores, mask: scores, finish=untouched),
+        (
+            "https://github.com/facebookresearch/ParlAI/pull/3068",
+            "https://github.com/lucidrains/flamingo-pytorch/issues/10",
+            "https://github.com/opendilab/DI-engine/issues/333",
+        ),
+    ),
+    Misconception(
+        "mask_inverted",
+        'The mask is read the wrong way round. True means "may attend" here, as in PyTorch\'s '
+        "scaled_dot_product_attention; in nn.MultiheadAttention True means the opposite.",
+        f"{BOOK}#masks",
+        attend(
+            hide=lambda scores, mask: lowest_number(scores, ~mask),
+            finish=lambda weights, mask: weights if mask is None else weights * ~mask,
+        ),
+        ("https://github.com/facebookresearch/detr/issues/96",),
+    ),
+    Misconception(
+        "mask_inverted_uniform",
+        'The mask is read the wrong way round. True means "may attend" here; what you hide are the keys that should '
+        "stay. (Where a query may attend to everything you hide everything, and it gets the plain mean.)",
+        f"{BOOK}#masks",
+        attend(hide=lambda scores, mask: lowest_number(scores, ~mask), finish=untouched),
+        ("https://github.com/facebookresearch/detr/issues/96",),
+    ),
+    Misconception(
+        "mask_inverted_nan",
+        'The mask is read the wrong way round. True means "may attend" here; what you hide are the keys that should '
+        "stay. (Where a query may attend to everything you hide everything, and it gets NaN.)",
+        f"{BOOK}#masks",
+        attend(hide=lambda scores, mask: infinity(scores, ~mask), finish=untouched),
+        ("https://github.com/facebookresearch/detr/issues/96",),
+    ),
+    Misconception(
+        "mask_multiplied",
+        "Hidden keys get a score of about 0: the scores are multiplied by the mask, or filled with 0 or with a tiny "
+        "number such as -1e-12. But 0 is an ordinary score, and exp(0) = 1: those keys keep a sizeable weight. What is "
+        "hidden needs the lowest score there is.",
+        f"{BOOK}#masks",
+        attend(hide=lambda scores, mask: scores * mask, finish=untouched),
+        (
+            "https://github.com/georg-wolflein/good-features/pull/1",
+            "https://github.com/hyunwoongko/transformer/issues/10",
+        ),
+    ),
+    Misconception(
+        "mask_bool_added",
+        "The boolean mask is added to the scores. Allowed keys gain 1, hidden ones 0: a faint preference, and nothing "
+        "is hidden. Only a mask of 0 and very large negative numbers is made to be added.",
+        f"{BOOK}#masks",
+        attend(hide=lambda scores, mask: scores + mask, finish=untouched),
+        ("https://github.com/huggingface/transformers/pull/41443",),
+    ),
+    Misconception(
+        "mask_after_softmax",
+        "The weights are multiplied by the mask after softmax, which had already shared out the 1 among all keys. What "
+        "the hidden keys got is lost, and the rows sum to less than 1. The mask belongs before softmax.",
+        f"{BOOK}#masks",
+        attend(hide=lambda scores, mask: scores),
+        ("https://github.com/abisee/pointer-generator/issues/88",),
+    ),
+    Misconception(
+        "mask_plus_inf",
+        "Hidden keys get plus infinity (-float('-inf') is a double minus): they draw all weight to them, and softmax of "
+        "infinity is NaN.",
+        f"{BOOK}#masks",
+        attend(hide=lambda scores, mask: scores.masked_fill(~mask, math.inf), finish=untouched),
+        ("https://github.com/lucidrains/memory-compressed-attention/issues/2",),
+    ),
+    Misconception(
+        "fully_masked_uniform",
+        "A query that may attend to nothing gets the mean of everything it must not see: where all scores of a row are "
+        "the same, however low, softmax shares out the 1 evenly. Its weights have to be set to zero.",
+        f"{BOOK}#nothing",
+        attend(finish=untouched),
+    ),
+    Misconception(
+        "fully_masked_nan",
+        "A query that may attend to nothing gets NaN: a row of minus infinities is 0 divided by 0 in softmax, and one "
+        "such row (a padded one, say) turns the whole loss into NaN.",
+        f"{BOOK}#nothing",
+        attend(hide=infinity, finish=untouched),
+        (
+            "https://github.com/pytorch/pytorch/issues/103749",
+            "https://github.com/tracel-ai/burn/pull/4697",
+            "https://github.com/pytorch/pytorch/issues/27968",
+        ),
+    ),
+    Misconception(
+        "fully_masked_nan_grad",
+        "The output is right and finite, the gradients are NaN. Minus infinity was added to the scores and the NaN that "
+        "it leads to was replaced after softmax, but on the way back softmax still multiplies by it. The NaN must never "
+        "arise: use a finite lowest number, or give such rows ordinary scores first.",
+        f"{BOOK}#nothing",
+        attend(hide=infinity_added, finish=lambda weights, mask: weights.nan_to_num(0.0)),
+        ("https://github.com/pytorch/pytorch/issues/41508",),
+    ),
+    Misconception(
+        "weights_detached",
+        "The output is right to the last bit, but queries and keys get no gradient: the weights have been rebuilt from "
+        "raw data (.data, .detach(), .numpy(), torch.tensor(...)), which cuts them off. Such a layer never learns where "
+        "to look.",
+        f"{BOOK}#gradients",
+        attend(finish=lambda weights, mask: nothing_is_zero(weights, mask).detach()),
+        (
+            "https://github.com/paiml/aprender/pull/2203",
+            "https://github.com/facebookresearch/inversecooking/issues/3",
+        ),
+    ),
+    Misconception(
+        "keys_as_values",
+        "The weights mix the keys instead of the values. This hides as long as both are the same tensor.",
+        f"{BOOK}#weighted-sum",
+        keys_as_values,
+        ("https://github.com/fchollet/deep-learning-with-python-notebooks/issues/261",),
+    ),
+    Misconception(
+        "results_swapped",
+        "The two results are returned in the wrong order: the output comes first, then the weights.",
+        SECTION,
+        results_swapped,
+    ),
+    Misconception(
+        "weights_not_returned",
+        "Only the output is returned. The weights are wanted too, so that one can look at them.",
+        SECTION,
+        output_alone,
+    ),
+    Misconception(
+        "query_scaled_in_place",
+        "The query is divided in place (/=), which changes the caller's own tensor: whoever uses it afterwards, a "
+        "residual connection say, gets the scaled one.",
+        f"{BOOK}#scale",
+        query_scaled_in_place,
+    ),
+)
+
+EXERCISE = Exercise(
+    name="scaled_dot_product_attention",
+    chapter="self_attention",
+    kind="function",
+    minutes=25,
+    section=SECTION,
+    parts=(
+        Part("mixing", 3, "mix the values by the softmax of scaled dot products, whatever axes stand in front"),
+        Part("mask", 2, "give no weight to a key where the mask is False"),
+        Part("nothing", 1, "give zeros, with finite gradients, to a query that may attend to nothing"),
+        Part("gradients", 1, "pass the right gradients to query, key and value"),
+        Part("half", 1, "stay finite in half precision, where the largest number is 65,504"),
+    ),
+    hints=(
+        "For one query and three keys of width 2, written on paper: what are the three scores, and what do you do with "
+        "them before they can serve as proportions?",
+        "Four steps: scores from query and key, the mask, softmax, the sum of the values. Count axes from the end, so "
+        "that any number of them may stand in front.",
+        "Divide the query by the root of its width before the product. Fill hidden scores with the lowest finite number "
+        "of their type, torch.finfo(scores.dtype).min, take softmax along the last axis, and think of a row in which "
+        "everything is hidden.",
+    ),
+    cases=cases,
+    reference=self_attention.scaled_dot_product_attention,
+    misconceptions=MISCONCEPTIONS,
+)

@@ -1,0 +1,56 @@
+"""Recognise which known wrong answer behaves as the learner's does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import torch
+
+from mha_course.exercises.exercise import Case, Exercise, Misconception
+from mha_course.grader.outcomes import Outcome, alike
+from mha_course.grader.worker import run_case
+
+
+@cache
+def experiments(exercise: Exercise, seed: int) -> tuple[tuple[Case, Outcome], ...]:
+    """Return the cases of an exercise for a seed, each with what the reference gives."""
+    return tuple(
+        (case, Outcome.parse(run_case(exercise.reference, case.message(), _nobodys)))
+        for case in exercise.cases(torch.Generator().manual_seed(seed))
+    )
+
+
+@cache
+def _behaviour(exercise: Exercise, wrong: Misconception, seed: int) -> tuple[Outcome, ...]:
+    return tuple(
+        Outcome.parse(run_case(wrong.wrong, case.message(), _nobodys)) for case, _ in experiments(exercise, seed)
+    )
+
+
+def diagnose(
+    exercise: Exercise, seed: int, outcomes: Sequence[Outcome], to_explain: Sequence[int]
+) -> Misconception | None:
+    """Find the misconception that behaves as the learner's code does.
+
+    Args:
+        exercise: the exercise.
+        seed: of its cases.
+        outcomes: what the learner's code gave, in the order of the cases.
+        to_explain: the numbers of the cases that it failed and that are to be explained.
+
+    Returns:
+        Among those that agree with the learner on every case to be explained, the one that agrees on most cases
+        overall; None if there is none.
+    """
+    best, most = None, 0
+    for wrong in exercise.misconceptions:
+        pairs = zip(experiments(exercise, seed), outcomes, _behaviour(exercise, wrong, seed), strict=False)
+        agreeing = {number for number, ((case, _), mine, its) in enumerate(pairs) if alike(case, mine, its)}
+        if agreeing.issuperset(to_explain) and len(agreeing) > most:
+            best, most = wrong, len(agreeing)
+    return best
+
+
+def _nobodys(filename: str) -> bool:
+    return False

@@ -1,0 +1,282 @@
+"""Decide how good an answer is from what it gave back; learner code is never called here."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from mha_course.exercises.exercise import Case, Exercise
+from mha_course.grader.diagnosis import diagnose, experiments
+from mha_course.grader.outcomes import Outcome, describe, same_values, wrong_gradients
+from mha_course.grader.verdicts import Crashed, Feedback, Part, TimedOut, Verdict, Word
+from mha_course.grader.worker import OUTPUT_LIMIT
+
+Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+
+# Errors after which the answer is not asked again, with the verdict and the end of "Your code …".
+FATAL: dict[str, tuple[Word, str]] = {
+    "SystemExit": ("crashed", "ended the program (sys.exit, exit or quit)"),
+    "MemoryError": ("crashed", "needed more memory than there is"),
+    "TimedOut": ("timed_out", "did not finish in time"),
+    "KeyboardInterrupt": ("failed", "was interrupted (KeyboardInterrupt)"),
+    "PrintedTooMuch": ("failed", f"printed more than {OUTPUT_LIMIT:,} characters and was stopped; remove its prints"),
+}
+
+
+@dataclass(frozen=True)
+class Failure:
+    """One thing that is wrong in one case."""
+
+    rank: float  # the more general, the lower: what is told first
+    rule: str
+    evidence: str
+
+
+def judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
+    """Run an exercise's cases and decide.
+
+    Args:
+        exercise: what was asked.
+        run: runs one case (`Case.message`) on the learner's code and returns what `run_case` returns; may raise
+            TimedOut or Crashed.
+        seed: of the inputs.
+
+    Returns:
+        The verdict, with feedback on the most general failure, shown on the smallest input. A mistake of the
+        grader's own ends in `grader_error`, which is not the learner's fault and no zero.
+    """
+    try:
+        return _judge(exercise, run, seed)
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        message = (
+            f"The grader itself failed, which is not your code's fault: {type(error).__name__}: {error} "
+            f"({Path(last.filename).name}, line {last.lineno}). Please report this with your code; no mark was given."
+        )
+        return Verdict(exercise.name, "grader_error", None, exercise.points, message)
+
+
+def _judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
+    outcomes: list[Outcome] = []
+    failures: dict[int, Failure] = {}
+    stopped: tuple[Word, str] | None = None
+    plan = experiments(exercise, seed)
+    for number, (case, expected) in enumerate(plan):
+        try:
+            outcome = Outcome.parse(run(case.message()))
+        except TimedOut:
+            stopped = FATAL["TimedOut"]
+        except Crashed as crash:
+            stopped = ("crashed", str(crash))
+        else:
+            if outcome.error is not None and outcome.error.type in FATAL:
+                stopped = FATAL[outcome.error.type]
+            outcomes.append(outcome)
+            failure = find_failure(exercise, case, outcome, expected)
+            if failure is not None:
+                failures[number] = failure
+        if stopped is not None:
+            evidence = (
+                f"on {case.label} your code {stopped[1]}{_place(outcomes[number] if len(outcomes) > number else None)}"
+            )
+            return _stopped(exercise, plan, failures, number, stopped[0], evidence)
+    notes = _notes(outcomes)
+    if not failures:
+        parts = tuple(Part(part.name, part.points, part.points) for part in exercise.parts)
+        message = " ".join(("Right, in every case that was tried.", *notes))
+        return Verdict(exercise.name, "passed", exercise.points, exercise.points, message, parts=parts, notes=notes)
+    if all(outcome.error is not None and outcome.error.type == "NotImplementedError" for outcome in outcomes):
+        message = f"Not attempted yet: it still raises NotImplementedError{_place(outcomes[0])}."
+        return Verdict(
+            exercise.name, "not_attempted", 0.0, exercise.points, message, parts=_parts(exercise, plan, failures)
+        )
+    return _fell_short(exercise, seed, plan, outcomes, failures, notes)
+
+
+def _fell_short(
+    exercise: Exercise,
+    seed: int,
+    plan: Sequence[tuple[Case, Outcome]],
+    outcomes: Sequence[Outcome],
+    failures: Mapping[int, Failure],
+    notes: tuple[str, ...],
+) -> Verdict:
+    first_part = next(part.name for part in exercise.parts if any(plan[n][0].part == part.name for n in failures))
+    numbers = [number for number in failures if plan[number][0].part == first_part]
+    shown = min(numbers, key=lambda number: (failures[number].rank, plan[number][0].size))
+    known = diagnose(exercise, seed, outcomes, numbers)
+    failure = failures[shown]
+    feedback = Feedback(
+        rule=failure.rule,
+        evidence=f"On {plan[shown][0].label}: {failure.evidence}{_place(outcomes[shown])}.",
+        misconception=known.name if known else None,
+        explanation=known.explanation if known else "",
+        section=known.section if known else exercise.section,
+    )
+    parts = _parts(exercise, plan, failures)
+    points = sum(part.points for part in parts)
+    return Verdict(
+        exercise.name,
+        "partly" if points else "failed",
+        points,
+        exercise.points,
+        explain(exercise.name, feedback, notes),
+        feedback.misconception,
+        parts,
+        feedback,
+        notes,
+    )
+
+
+def _stopped(
+    exercise: Exercise,
+    plan: Sequence[tuple[Case, Outcome]],
+    failures: Mapping[int, Failure],
+    number: int,
+    word: Word,
+    evidence: str,
+) -> Verdict:
+    """Give what was earned before the answer ended, and say how it ended."""
+    unseen = {later: Failure(0, "", "") for later in range(number, len(plan))}
+    parts = _parts(exercise, plan, {**failures, **unseen})
+    points = sum(part.points for part in parts)
+    feedback = Feedback("The code ends by itself and returns a result.", f"{evidence[0].upper()}{evidence[1:]}.")
+    return Verdict(
+        exercise.name,
+        word,
+        points,
+        exercise.points,
+        explain(exercise.name, feedback, ()),
+        parts=parts,
+        feedback=feedback,
+    )
+
+
+def _parts(
+    exercise: Exercise, plan: Sequence[tuple[Case, Outcome]], failures: Mapping[int, Failure]
+) -> tuple[Part, ...]:
+    failed = {plan[number][0].part for number in failures}
+    core = exercise.parts[0].name
+    return tuple(
+        Part(part.name, 0.0 if core in failed or part.name in failed else part.points, part.points)
+        for part in exercise.parts
+    )
+
+
+def explain(name: str, feedback: Feedback, notes: Sequence[str]) -> str:
+    """Return feedback as plain text: what should hold, what shows that it does not, the cause, how to go on."""
+    lines = [feedback.rule, feedback.evidence]
+    if feedback.explanation:
+        lines.append(f"This behaves like a known slip ({feedback.misconception}): {feedback.explanation}")
+    if feedback.section:
+        lines.append(f"Read {place(feedback.section)} of the book.")
+    return "\n".join((*lines, f"For a hint: hint({name!r}).", *notes))
+
+
+def place(section: str) -> str:
+    """Name a section of the book, given as page#anchor, in words.
+
+    >>> place("multi_head#masks-and-heads")
+    'the section “masks and heads” on the page multi_head'
+    """
+    page, _, anchor = section.partition("#")
+    return f"the section “{anchor.replace('-', ' ')}” on the page {page}"
+
+
+def find_failure(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcome) -> Failure | None:
+    """Return the most general thing that is wrong, or None."""
+    return next(_failures(exercise, case, outcome, expected), None)
+
+
+def _failures(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcome) -> Iterator[Failure]:
+    rule = next(part.rule for part in exercise.parts if part.name == case.part)
+    should = f"{exercise.name} should {rule}."
+    if case.expects_error:
+        if outcome.error is None:
+            results = describe(outcome.outputs[-1]) if outcome.outputs else "an object"
+            yield Failure(0, should, f"your code raised no error and returned {results}")
+        return
+    if outcome.error is not None:
+        error = outcome.error
+        text = f"{error.type}: {error.message}" if error.message else error.type
+        if error.stage == "state":
+            rule = "It has the parts that the task names, as attributes of these names and shapes."
+            yield Failure(0, rule, f"setting its parameters raised {text}")
+        else:
+            doing = "making it" if error.stage == "build" else "your code"
+            yield Failure(0, should, f"{doing} raised {text}")
+        return
+    for number, (output, right) in enumerate(zip(outcome.outputs, expected.outputs, strict=True)):
+        yield from _wrong_kind(output, right, should)
+        if outcome.changed[number]:
+            yield Failure(
+                4,
+                "The input stays as it was: the caller may still need it.",
+                f"argument {', '.join(outcome.changed[number])} (counted from 0) was changed in place",
+            )
+    for number, property_ in enumerate(case.holds):
+        evidence = property_.evidence(outcome.outputs)
+        if evidence is not None:
+            yield Failure(6 + number / 100, property_.rule, evidence)
+    if case.compare:
+        for output, right in zip(outcome.outputs, expected.outputs, strict=True):
+            if not same_values(output, right, case.tolerance):
+                yield Failure(7, should, _first_difference(output, right, case.tolerance))
+    for name, what in wrong_gradients(case, outcome, expected).items():
+        subject = f"argument {name} (counted from 0)" if name.isdigit() else name
+        yield Failure(8, should, f"the gradient of {subject} is {what}")
+
+
+def _wrong_kind(output: Any, right: Any, should: str) -> Iterator[Failure]:
+    if type(output) is not type(right) or (isinstance(right, tuple) and len(output) != len(right)):
+        yield Failure(1, f"The result is {describe(right)}.", f"your code returned {describe(output)}")
+        return
+    if isinstance(right, tuple):
+        for one, other in zip(output, right, strict=True):
+            yield from _wrong_kind(one, other, should)
+    elif isinstance(right, Tensor):
+        if output.shape != right.shape:
+            yield Failure(2, should, f"the shape should be {tuple(right.shape)}, but is {tuple(output.shape)}")
+        elif output.dtype != right.dtype:
+            yield Failure(
+                3, "The result has the type of the input.", f"it should be {right.dtype}, but is {output.dtype}"
+            )
+        elif right.isfinite().all() and not output.isfinite().all():
+            what = "NaN" if output.isnan().any() else "infinite"
+            yield Failure(5, should, f"{int((~output.isfinite()).sum())} of {output.numel()} numbers are {what}")
+
+
+def _first_difference(output: Any, right: Any, tolerance: float) -> str:
+    if isinstance(right, tuple):
+        names = ("first", "second", "third")
+        for name, one, other in zip(names, output, right, strict=False):
+            if not same_values(one, other, tolerance):
+                return f"in the {name} result, {_first_difference(one, other, tolerance)}"
+    if not isinstance(right, Tensor):
+        return f"your code returned {output!r}"
+    off = (output.double() - right.double()).abs()
+    wrong = off > tolerance * (float(right.double().abs().max()) + 1e-6)
+    where = wrong.nonzero()[0].tolist()
+    return (
+        f"{int(wrong.sum())} of {right.numel()} numbers are wrong; the first, at {where}, "
+        f"is {output[tuple(where)].item():.5g} and should be {right[tuple(where)].item():.5g}"
+    )
+
+
+def _place(outcome: Outcome | None) -> str:
+    if outcome is None or outcome.error is None or not outcome.error.where:
+        return ""
+    code = f": {outcome.error.code}" if outcome.error.code else ""
+    return f" ({outcome.error.where}{code})"
+
+
+def _notes(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    printed = max((outcome.printed for outcome in outcomes), default=0)
+    return (f"It prints while it runs ({printed:,} characters); remove the prints before you hand it in.",) * bool(
+        printed
+    )

@@ -1,0 +1,131 @@
+"""What came back from a case, checked to be of the form that was asked for, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from mha_course.exercises.exercise import Case
+from mha_course.exercises.properties import close
+from mha_course.grader.verdicts import Crashed
+from mha_course.grader.worker import Foreign
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception in learner code."""
+
+    stage: str  # "build", "state" or "call"
+    type: str
+    message: str
+    where: str
+    code: str
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The results of a case's calls, as far as it came, and what ended it early."""
+
+    outputs: tuple[Any, ...]
+    changed: tuple[tuple[str, ...], ...]
+    gradients: tuple[Mapping[str, Tensor | None], ...]
+    error: Raised | None
+    printed: int
+
+    @classmethod
+    def parse(cls, message: Mapping[str, Any]) -> Outcome:
+        """Read what a worker sent.
+
+        Raises:
+            Crashed: if it is not of the form that `run_case` returns; learner code may have sent it.
+        """
+        try:
+            results = message["results"]
+            error = message["error"]
+            outcome = cls(
+                outputs=tuple(result["output"] for result in results),
+                changed=tuple(tuple(str(name) for name in result["changed"]) for result in results),
+                gradients=tuple(dict(result["gradients"]) for result in results),
+                error=None if error is None else Raised(**{name: str(text) for name, text in error.items()}),
+                printed=int(message["printed"]),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError):
+            outcome = None
+        if outcome is None or not all(
+            value is None or isinstance(value, Tensor) for found in outcome.gradients for value in found.values()
+        ):
+            raise Crashed("sent back something that is not a result")
+        return outcome
+
+
+def describe(value: Any) -> str:
+    """Say what kind of thing a result is, for a learner."""
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, (tuple, list)):
+        return f"a {type(value).__name__} of {len(value)}: ({', '.join(describe(item) for item in value)})"
+    if value is None:
+        return "None (is there a return?)"
+    if isinstance(value, Foreign):
+        return f"an object of type {value.type_name}"
+    return f"a {type(value).__name__}"
+
+
+def same_values(one: Any, other: Any, tolerance: float) -> bool:
+    """Say whether two results agree in structure, shape, type and value (NaN agrees with NaN)."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and close(one, other, tolerance)
+    if isinstance(one, (tuple, list)) and type(one) is type(other) and len(one) == len(other):
+        return all(same_values(a, b, tolerance) for a, b in zip(one, other, strict=True))
+    return type(one) is type(other) and bool(one == other)
+
+
+def wrong_gradients(case: Case, outcome: Outcome, expected: Outcome) -> dict[str, str]:
+    """Return the names whose gradient is wrong, each with "missing", "not finite" or "wrong"."""
+    wrong: dict[str, str] = {}
+    for found, right in zip(outcome.gradients, expected.gradients, strict=True):
+        largest = max((float(value.abs().max()) for value in right.values() if value is not None), default=0.0)
+        for name, wanted in right.items():
+            if wanted is None:
+                continue
+            got = found.get(name)
+            slack = 10 * case.tolerance * largest
+            if got is None:
+                if wanted.abs().max() > slack:
+                    wrong[name] = "missing"
+            elif not got.isfinite().all():
+                wrong[name] = "not finite"
+            elif got.shape != wanted.shape or (got.double() - wanted.double()).abs().max() > slack:
+                wrong[name] = "wrong"
+    return wrong
+
+
+def alike(case: Case, one: Outcome, other: Outcome) -> bool:
+    """Say whether two outcomes of a case tell of the same behaviour."""
+    if one.error is not None or other.error is not None:
+        return (
+            one.error is not None
+            and other.error is not None
+            and (one.error.type, one.error.stage) == (other.error.type, other.error.stage)
+            and len(one.outputs) == len(other.outputs)
+        )
+    if one.changed != other.changed or not same_values(_known(one), _known(other), 10 * case.tolerance):
+        return False
+    if case.compare:
+        return same_values(one.outputs, other.outputs, case.tolerance)
+    return broken_rules(case, one) == broken_rules(case, other)
+
+
+def _known(outcome: Outcome) -> tuple[tuple[Tensor | None, ...], ...]:
+    return tuple(tuple(found[name] for name in sorted(found)) for found in outcome.gradients)
+
+
+def broken_rules(case: Case, outcome: Outcome) -> list[str]:
+    """Return the rules among the case's own properties that the outputs break."""
+    try:
+        return [rule.rule for rule in case.holds if rule.evidence(outcome.outputs) is not None]
+    except (AttributeError, IndexError, RuntimeError, TypeError):  # outputs of another type or shape
+        return ["other outputs"]

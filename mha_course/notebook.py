@@ -1,0 +1,130 @@
+"""The grader's face in a notebook: `check(what_you_wrote)` and `hint("its_name")`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from html import escape
+from typing import Any
+
+from mha_course.exercises import load_all
+from mha_course.exercises.exercise import Exercise
+from mha_course.grader.judging import judge
+from mha_course.grader.reports import as_html, as_text
+from mha_course.grader.verdicts import TimedOut, Verdict
+from mha_course.grader.worker import run_case
+
+SECONDS = 30  # that one check may take
+_shown: dict[str, int] = {}  # how many hints of an exercise have been asked for
+
+
+class Report:
+    """What a check found: shows itself as HTML or, where there is none, as text."""
+
+    def __init__(self, html: str, text: str, verdict: Verdict | None = None) -> None:
+        """Keep both forms, and the verdict where there is one."""
+        self.verdict = verdict
+        self._html, self._text = html, text
+
+    def __repr__(self) -> str:
+        """Return the report as text."""
+        return self._text
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+
+def check(answer: Any, seed: int = 0) -> Report:
+    """Check what you wrote, at once; for practice, it gives no marks.
+
+    Args:
+        answer: the function or class itself, under the name that the exercise asks for.
+        seed: of the inputs; another seed tries other numbers.
+
+    Returns:
+        A report that shows itself.
+
+    >>> check(print)
+    'print' is not the name of an exercise. Exercises: scaled_dot_product_attention, split_heads, merge_heads, \
+MultiHeadAttention.
+    """
+    if isinstance(answer, str):
+        return _plain(f"check takes what you wrote itself, without quotes, as in check(split_heads), not {answer!r}.")
+    name = str(getattr(answer, "__name__", f"an object of type {type(answer).__name__}"))
+    exercise = load_all().get(name)
+    if exercise is None:
+        return _plain(_no_such_exercise(name))
+    with _time_limit(SECONDS):
+        verdict = judge(exercise, _run_here(answer), seed)
+    footer = (
+        f"Practice: your code ran in this notebook, with no protection but {SECONDS} s. Seed of the inputs: {seed}."
+    )
+    return Report(as_html(verdict, footer), as_text(verdict, footer), verdict)
+
+
+def hint(name: Any) -> Report:
+    """Show a hint; each further call for the same exercise shows one more, up to the third.
+
+    Args:
+        name: the exercise's name, or what you wrote.
+    """
+    text = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+    exercise = load_all().get(text)
+    if exercise is None:
+        return _plain(_no_such_exercise(text))
+    _shown[text] = min(_shown.get(text, 0) + 1, len(exercise.hints))
+    return _plain("\n".join(numbered_hints(exercise, _shown[text])))
+
+
+def numbered_hints(exercise: Exercise, number: int) -> Iterator[str]:
+    """Yield the first `number` hints, each as a line."""
+    for position, text in enumerate(exercise.hints[:number], start=1):
+        yield f"Hint {position} of {len(exercise.hints)}: {text}"
+
+
+def _run_here(answer: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
+    def run(case: Mapping[str, Any]) -> Mapping[str, Any]:
+        result = run_case(answer, case, _is_learners)
+        if result["error"] is not None:
+            result["error"]["where"] = re.sub(r"\S*ipykernel_\d+\S*\.py", "your cell", result["error"]["where"])
+        return result
+
+    return run
+
+
+def _is_learners(filename: str) -> bool:
+    """Cells of a notebook, and the learner's own files; not the course, nor what is installed."""
+    return "ipykernel_" in filename or not re.search(r"site-packages|mha_course|[\\/]lib[\\/]python|^<", filename)
+
+
+@contextmanager
+def _time_limit(seconds: int) -> Iterator[None]:
+    """Raise TimedOut inside code that runs longer, where the system can; a notebook's stop button works everywhere."""
+    if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(signum: int, frame: Any) -> None:
+        raise TimedOut
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _no_such_exercise(name: str) -> str:
+    near = difflib.get_close_matches(name, load_all(), n=1)
+    guess = f" Did you mean {near[0]}?" if near else ""
+    return f"{name!r} is not the name of an exercise.{guess} Exercises: {', '.join(load_all())}."
+
+
+def _plain(text: str) -> Report:
+    return Report("".join(f"<p>{escape(line)}</p>" for line in text.splitlines()), text)

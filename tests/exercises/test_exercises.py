@@ -1,0 +1,154 @@
+"""The proof that CI gives for every exercise and every misconception."""
+
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from exercises.styles import STYLES
+
+import mha_course.exercises
+from mha_course.exercises import CATALOGUE, READING_ORDER, load, load_all
+from mha_course.exercises.exercise import Exercise, Misconception
+from mha_course.exercises.notebooks import solution_cells
+from mha_course.exercises.stubs import stub
+from mha_course.grader.diagnosis import experiments
+from mha_course.grader.judging import judge
+from mha_course.grader.verdicts import Verdict
+from mha_course.grader.worker import run_case
+
+EXERCISES = load_all()
+BOOK = Path(__file__).parents[2] / "book"
+
+every_exercise = pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
+every_misconception = pytest.mark.parametrize(
+    ("exercise", "wrong"),
+    [
+        pytest.param(exercise, wrong, id=f"{exercise.name}-{wrong.name}")
+        for exercise in EXERCISES.values()
+        for wrong in exercise.misconceptions
+    ],
+)
+
+
+def verdict_on(exercise: Exercise, answer, seed: int = 0) -> Verdict:
+    return judge(exercise, partial(run_case, answer, is_learners=lambda filename: False), seed)
+
+
+def written(exercise: Exercise, source: str):
+    """Run a cell of a learner's notebook and return what it defines."""
+    namespace: dict = {}
+    exec("import math\nimport torch\nfrom torch import nn\nfrom torch.nn import functional as F", namespace)
+    for other, cell in solution_cells().items():
+        exec(source if other == exercise.name else cell, namespace)
+        if other == exercise.name:
+            break
+    return namespace[exercise.name]
+
+
+@every_exercise
+def test_the_solution_that_the_book_shows_gets_full_marks(exercise):
+    verdict = verdict_on(exercise, written(exercise, solution_cells()[exercise.name]))
+    assert (verdict.verdict, verdict.points) == ("passed", exercise.points), verdict.message
+
+
+@every_exercise
+def test_the_stub_counts_as_not_attempted(exercise):
+    verdict = verdict_on(exercise, written(exercise, stub(solution_cells()[exercise.name])))
+    assert (verdict.verdict, verdict.points) == ("not_attempted", 0), verdict.message
+
+
+@every_exercise
+def test_the_reference_gets_full_marks_on_other_inputs(exercise):
+    for seed in range(1, 6):
+        assert verdict_on(exercise, exercise.reference, seed).verdict == "passed"
+
+
+@pytest.mark.parametrize(
+    ("name", "style"), [pytest.param(name, style, id=style.__name__) for name in STYLES for style in STYLES[name]]
+)
+def test_a_right_answer_in_another_style_gets_full_marks(name, style):
+    for seed in range(3):
+        verdict = verdict_on(EXERCISES[name], style, seed)
+        assert verdict.verdict == "passed", verdict.message
+
+
+@every_exercise
+def test_at_least_two_other_styles_are_tried(exercise):
+    assert len(STYLES[exercise.name]) >= 2
+
+
+@every_exercise
+@pytest.mark.parametrize(
+    "lazy",
+    [
+        lambda *inputs: None,
+        lambda *inputs: ...,
+        lambda *inputs: inputs[0],
+        lambda *inputs: torch.zeros(2, 3),
+        lambda *inputs: torch.zeros_like(inputs[0]),
+        lambda *inputs: (torch.zeros_like(inputs[0]), torch.zeros_like(inputs[0])),
+        lambda: None,
+        type("Empty", (), {}),
+        type("EmptyModule", (torch.nn.Module,), {}),
+    ],
+)
+def test_an_answer_without_work_gets_nothing(exercise, lazy):
+    verdict = verdict_on(exercise, lazy)
+    assert (verdict.verdict, verdict.points) == ("failed", 0), verdict.message
+
+
+@every_misconception
+def test_a_misconception_is_rejected_and_recognised_as_itself(exercise: Exercise, wrong: Misconception):
+    for seed in range(3):
+        verdict = verdict_on(exercise, wrong.wrong, seed)
+        assert verdict.verdict in ("failed", "partly"), verdict.message
+        assert verdict.points < exercise.points
+        assert verdict.misconception == wrong.name
+        assert wrong.explanation in verdict.message
+
+
+@every_misconception
+def test_a_misconception_leads_to_a_section_and_to_where_it_was_made(exercise: Exercise, wrong: Misconception):
+    assert wrong.section in anchors(wrong.section.partition("#")[0]), f"{wrong.section} is not in the book"
+    assert all(re.fullmatch(r"https://\S+", source) for source in wrong.sources)
+
+
+@every_exercise
+def test_feedback_gives_neither_the_reference_nor_its_result_away(exercise):
+    _, expected = experiments(exercise, 0)[0]
+    right = expected.outputs[0] if isinstance(expected.outputs[0], torch.Tensor) else expected.outputs[0][0]
+    verdict = verdict_on(exercise, lambda *inputs: torch.zeros(right.shape))
+    assert "tensor(" not in verdict.message
+    assert "mha_course" not in verdict.message
+    assert "Traceback" not in verdict.message
+
+
+@every_exercise
+def test_an_exercise_is_described_in_full(exercise):
+    assert exercise.name in CATALOGUE[exercise.chapter]
+    assert exercise.chapter in READING_ORDER
+    assert len(exercise.misconceptions) >= 4
+    assert len({wrong.name for wrong in exercise.misconceptions}) == len(exercise.misconceptions)
+    assert exercise.section in anchors(exercise.section.partition("#")[0])
+    assert {case.part for case, _ in experiments(exercise, 0)} == {part.name for part in exercise.parts}
+    assert len(set(exercise.hints)) == 3
+
+
+def test_every_file_of_an_exercise_is_in_the_catalogue():
+    folder = Path(mha_course.exercises.__file__).parent
+    found = {path.stem for path in folder.glob("*/*.py")} - {"__init__"}
+    assert found == {name for names in CATALOGUE.values() for name in names}
+
+
+def test_a_name_that_no_exercise_has_is_a_key_error():
+    with pytest.raises(KeyError, match="slit_heads"):
+        load("slit_heads")
+
+
+def anchors(page: str) -> set[str]:
+    """Return page#anchor for every heading of a page of the book, as the built page has them."""
+    source = (BOOK / f"{page}.ipynb").read_text(encoding="utf-8")
+    headings = re.findall(r'"#{1,4} ([^"\\]+)', source)
+    return {f"{page}#{re.sub(r'[^a-z0-9]+', '-', heading.lower()).strip('-')}" for heading in headings}
