@@ -43,12 +43,15 @@ def diagnose(
         Among those that agree with the learner on every case to be explained, the one that agrees on most cases
         overall; None if there is none.
     """
-    best, most = None, 0
+    best, most = None, -1
+    plan = experiments(exercise, seed)
     for wrong in exercise.misconceptions:
-        pairs = zip(experiments(exercise, seed), outcomes, _behaviour(exercise, wrong, seed), strict=False)
-        agreeing = {number for number, ((case, _), mine, its) in enumerate(pairs) if alike(case, mine, its)}
-        if agreeing.issuperset(to_explain) and len(agreeing) > most:
-            best, most = wrong, len(agreeing)
+        its = _behaviour(exercise, wrong, seed)
+        if all(alike(plan[number][0], outcomes[number], its[number]) for number in to_explain):
+            others = set(range(len(outcomes))).difference(to_explain)
+            agreeing = sum(alike(plan[number][0], outcomes[number], its[number]) for number in others)
+            if agreeing > most:
+                best, most = wrong, agreeing
     return best
 
 

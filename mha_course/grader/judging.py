@@ -175,7 +175,7 @@ def explain(name: str, feedback: Feedback, notes: Sequence[str]) -> str:
         lines.append(f"This behaves like a known slip ({feedback.misconception}): {feedback.explanation}")
     if feedback.section:
         lines.append(f"Read {place(feedback.section)} of the book.")
-    return "\n".join((*lines, f"For a hint: hint({name!r}).", *notes))
+    return "\n".join((*lines, f"For a hint: hint({name!r}), or mha-course hint {name}.", *notes))
 
 
 def place(section: str) -> str:

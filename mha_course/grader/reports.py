@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from html import escape
 
 from mha_course.grader.judging import place
@@ -63,3 +63,11 @@ def _html(verdict: Verdict, footer: str) -> Iterator[str]:
     if footer:
         yield f"<p><small>{escape(footer)}</small></p>"
     yield "</div>"
+
+
+def total(verdicts: Sequence[Verdict]) -> str:
+    """Add up what several exercises gave, in one line."""
+    points = sum(verdict.points or 0.0 for verdict in verdicts)
+    passed = sum(verdict.verdict == "passed" for verdict in verdicts)
+    most = sum(verdict.max_points for verdict in verdicts)
+    return f"{passed} of {len(verdicts)} exercises passed, {points:g} of {most:g} points."

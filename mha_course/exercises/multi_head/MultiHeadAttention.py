@@ -9,9 +9,9 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
-from mha_course.multi_head import MultiHeadAttention, merge_heads, split_heads
 from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, Property
 from mha_course.exercises.properties import close, ragged_mask, randn, sequence_first, unchanged
+from mha_course.multi_head import MultiHeadAttention, merge_heads, split_heads
 from mha_course.self_attention import causal_mask, padding_mask
 
 SECTION = "multi_head#the-layer"

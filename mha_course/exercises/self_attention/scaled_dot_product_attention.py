@@ -277,33 +277,33 @@ MISCONCEPTIONS = (
         "no_scale",
         "The scores are not divided by the root of the head's width. A dot product of d_head terms grows like that "
         "root; softmax of large scores is close to 0 and 1, and there its gradient vanishes.",
-        f"{BOOK}#scale",
+        f"{BOOK}#recap",
         attend(score=product),
     ),
     Misconception(
         "scale_by_width",
         "The scores are divided by the width itself instead of by its root. The weights come out far too even.",
-        f"{BOOK}#scale",
+        f"{BOOK}#recap",
         attend(score=lambda query, key: product(query / query.size(-1), key)),
     ),
     Misconception(
         "scale_by_length",
         "The scores are divided by the root of the number of keys. What makes a dot product large is the number of its "
         "terms: the width of query and key.",
-        f"{BOOK}#scale",
+        f"{BOOK}#recap",
         attend(score=lambda query, key: product(query / math.sqrt(key.size(-2)), key)),
     ),
     Misconception(
         "scale_multiplied",
         "The scores are multiplied by the root of the width, where they should be divided by it.",
-        f"{BOOK}#scale",
+        f"{BOOK}#recap",
         attend(score=lambda query, key: product(query * math.sqrt(query.size(-1)), key)),
     ),
     Misconception(
         "scale_after_softmax",
         "The scale is applied to the weights, after softmax. They no longer sum to 1, outputs shrink as the width "
         "grows, and softmax is as saturated as it was without a scale.",
-        f"{BOOK}#scale",
+        f"{BOOK}#recap",
         scale_after_softmax,
         ("https://github.com/FrancescoSaverioZuppichini/ViT/issues/2",),
     ),
@@ -312,7 +312,7 @@ MISCONCEPTIONS = (
         "The product of queries and keys is formed first and divided afterwards. In float16 no number is larger than "
         "65,504: the product overflows to infinity before the division can bring it down, and softmax of infinities is "
         "NaN. Scaling the query first keeps every number in range, and costs less.",
-        f"{BOOK}#scale",
+        f"{BOOK}#recap",
         attend(score=lambda query, key: product(query, key) / math.sqrt(query.size(-1))),
         (
             "https://github.com/ultralytics/ultralytics/pull/24990",
@@ -323,7 +323,7 @@ MISCONCEPTIONS = (
         "softmax_over_queries",
         "softmax runs along the queries. Each key then shares itself out among the queries, where each query should "
         "share itself out among the keys: the rows are what must sum to 1.",
-        f"{BOOK}#softmax",
+        f"{BOOK}#recap",
         attend(normalise=lambda scores: scores.softmax(dim=-2)),
         ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
     ),
@@ -331,7 +331,7 @@ MISCONCEPTIONS = (
         "softmax_fixed_dim2",
         "The axis of softmax is the number 2. That is the key axis only for three-dimensional input; with a head axis "
         "in front it is the query axis, and without a batch it does not exist. Counted from the end it is right always.",
-        f"{BOOK}#softmax",
+        f"{BOOK}#recap",
         attend(normalise=lambda scores: scores.softmax(dim=2)),
         ("https://github.com/FudanNLP/fastNLP/issues/254",),
     ),
@@ -339,14 +339,14 @@ MISCONCEPTIONS = (
         "no_softmax",
         "The scores are used as weights as they are. They can be negative and sum to anything, so that the output is "
         "no weighted mean.",
-        f"{BOOK}#softmax",
+        f"{BOOK}#recap",
         attend(normalise=lambda scores: scores),
     ),
     Misconception(
         "hard_argmax",
         "Each query takes the best key alone. That is the limit of very large scores; in between, attention mixes. "
         "Besides, a choice has no gradient from which queries and keys could learn.",
-        f"{BOOK}#softmax",
+        f"{BOOK}#recap",
         attend(
             normalise=lambda scores: torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.size(-1)).to(
                 scores.dtype
@@ -357,7 +357,7 @@ MISCONCEPTIONS = (
         "mask_ignored",
         "The mask has no effect. Either it is not used, or masked_fill is called and its result thrown away: without a "
         "trailing underscore it returns a new tensor and leaves the old one as it was.",
-        f"{BOOK}#masks",
+        f"{BOOK}#recap",
         attend(hide=lambda scores, mask: scores, finish=untouched),
         (
             "https://github.com/facebookresearch/ParlAI/pull/3068",
@@ -369,7 +369,7 @@ MISCONCEPTIONS = (
         "mask_inverted",
         'The mask is read the wrong way round. True means "may attend" here, as in PyTorch\'s '
         "scaled_dot_product_attention; in nn.MultiheadAttention True means the opposite.",
-        f"{BOOK}#masks",
+        f"{BOOK}#recap",
         attend(
             hide=lambda scores, mask: lowest_number(scores, ~mask),
             finish=lambda weights, mask: weights if mask is None else weights * ~mask,
@@ -380,7 +380,7 @@ MISCONCEPTIONS = (
         "mask_inverted_uniform",
         'The mask is read the wrong way round. True means "may attend" here; what you hide are the keys that should '
         "stay. (Where a query may attend to everything you hide everything, and it gets the plain mean.)",
-        f"{BOOK}#masks",
+        f"{BOOK}#recap",
         attend(hide=lambda scores, mask: lowest_number(scores, ~mask), finish=untouched),
         ("https://github.com/facebookresearch/detr/issues/96",),
     ),
@@ -388,7 +388,7 @@ MISCONCEPTIONS = (
         "mask_inverted_nan",
         'The mask is read the wrong way round. True means "may attend" here; what you hide are the keys that should '
         "stay. (Where a query may attend to everything you hide everything, and it gets NaN.)",
-        f"{BOOK}#masks",
+        f"{BOOK}#recap",
         attend(hide=lambda scores, mask: infinity(scores, ~mask), finish=untouched),
         ("https://github.com/facebookresearch/detr/issues/96",),
     ),
@@ -397,7 +397,7 @@ MISCONCEPTIONS = (
         "Hidden keys get a score of about 0: the scores are multiplied by the mask, or filled with 0 or with a tiny "
         "number such as -1e-12. But 0 is an ordinary score, and exp(0) = 1: those keys keep a sizeable weight. What is "
         "hidden needs the lowest score there is.",
-        f"{BOOK}#masks",
+        f"{BOOK}#recap",
         attend(hide=lambda scores, mask: scores * mask, finish=untouched),
         (
             "https://github.com/georg-wolflein/good-features/pull/1",
@@ -408,7 +408,7 @@ MISCONCEPTIONS = (
         "mask_bool_added",
         "The boolean mask is added to the scores. Allowed keys gain 1, hidden ones 0: a faint preference, and nothing "
         "is hidden. Only a mask of 0 and very large negative numbers is made to be added.",
-        f"{BOOK}#masks",
+        f"{BOOK}#recap",
         attend(hide=lambda scores, mask: scores + mask, finish=untouched),
         ("https://github.com/huggingface/transformers/pull/41443",),
     ),
@@ -416,7 +416,7 @@ MISCONCEPTIONS = (
         "mask_after_softmax",
         "The weights are multiplied by the mask after softmax, which had already shared out the 1 among all keys. What "
         "the hidden keys got is lost, and the rows sum to less than 1. The mask belongs before softmax.",
-        f"{BOOK}#masks",
+        f"{BOOK}#recap",
         attend(hide=lambda scores, mask: scores),
         ("https://github.com/abisee/pointer-generator/issues/88",),
     ),
@@ -424,7 +424,7 @@ MISCONCEPTIONS = (
         "mask_plus_inf",
         "Hidden keys get plus infinity (-float('-inf') is a double minus): they draw all weight to them, and softmax of "
         "infinity is NaN.",
-        f"{BOOK}#masks",
+        f"{BOOK}#recap",
         attend(hide=lambda scores, mask: scores.masked_fill(~mask, math.inf), finish=untouched),
         ("https://github.com/lucidrains/memory-compressed-attention/issues/2",),
     ),
@@ -432,14 +432,14 @@ MISCONCEPTIONS = (
         "fully_masked_uniform",
         "A query that may attend to nothing gets the mean of everything it must not see: where all scores of a row are "
         "the same, however low, softmax shares out the 1 evenly. Its weights have to be set to zero.",
-        f"{BOOK}#nothing",
+        f"{BOOK}#gradients",
         attend(finish=untouched),
     ),
     Misconception(
         "fully_masked_nan",
         "A query that may attend to nothing gets NaN: a row of minus infinities is 0 divided by 0 in softmax, and one "
         "such row (a padded one, say) turns the whole loss into NaN.",
-        f"{BOOK}#nothing",
+        f"{BOOK}#gradients",
         attend(hide=infinity, finish=untouched),
         (
             "https://github.com/pytorch/pytorch/issues/103749",
@@ -452,7 +452,7 @@ MISCONCEPTIONS = (
         "The output is right and finite, the gradients are NaN. Minus infinity was added to the scores and the NaN that "
         "it leads to was replaced after softmax, but on the way back softmax still multiplies by it. The NaN must never "
         "arise: use a finite lowest number, or give such rows ordinary scores first.",
-        f"{BOOK}#nothing",
+        f"{BOOK}#gradients",
         attend(hide=infinity_added, finish=lambda weights, mask: weights.nan_to_num(0.0)),
         ("https://github.com/pytorch/pytorch/issues/41508",),
     ),
@@ -471,7 +471,7 @@ MISCONCEPTIONS = (
     Misconception(
         "keys_as_values",
         "The weights mix the keys instead of the values. This hides as long as both are the same tensor.",
-        f"{BOOK}#weighted-sum",
+        f"{BOOK}#recap",
         keys_as_values,
         ("https://github.com/fchollet/deep-learning-with-python-notebooks/issues/261",),
     ),
@@ -491,7 +491,7 @@ MISCONCEPTIONS = (
         "query_scaled_in_place",
         "The query is divided in place (/=), which changes the caller's own tensor: whoever uses it afterwards, a "
         "residual connection say, gets the scaled one.",
-        f"{BOOK}#scale",
+        f"{BOOK}#recap",
         query_scaled_in_place,
     ),
 )
@@ -500,7 +500,7 @@ EXERCISE = Exercise(
     name="scaled_dot_product_attention",
     chapter="self_attention",
     kind="function",
-    minutes=25,
+    minutes=30,
     section=SECTION,
     parts=(
         Part("mixing", 3, "mix the values by the softmax of scaled dot products, whatever axes stand in front"),

@@ -1,0 +1,167 @@
+"""The command `mha-course`: the grader's face in a terminal."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from mha_course import __version__
+from mha_course.exercises import load_all
+from mha_course.grader.gradebook import JOBS, SECONDS, UsageError, grade
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Args:
+        arguments: as typed after `mha-course`; None takes those of the process.
+
+    Returns:
+        The exit code: 0 done, 1 something fell short (`check`) or could not be graded (`grade`), 2 wrong usage.
+    """
+    options = _parser().parse_args(arguments)
+    try:
+        code: int = options.run(options)
+        sys.stdout.flush()
+    except UsageError as error:
+        print(f"mha-course: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # whoever read the output has seen enough, as in `mha-course list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("mha-course: stopped; the same command goes on where it was", file=sys.stderr)
+        return 130
+    return code
+
+
+def _list(options: argparse.Namespace) -> int:
+    if options.json:
+        fields = ("name", "chapter", "points", "kind", "minutes")
+        print(json.dumps([{field: getattr(one, field) for field in fields} for one in load_all().values()], indent=2))
+        return 0
+    for one in load_all().values():
+        print(f"{one.name:<32} {one.chapter:<20} {one.points:>3g} points  {one.minutes:>3} minutes  {one.kind}")
+    return 0
+
+
+def _hint(options: argparse.Namespace) -> int:
+    exercise = load_all()[_known(options.name)]
+    for number, text in enumerate(exercise.hints[: options.number], start=1):
+        print(f"Hint {number} of {len(exercise.hints)}: {text}")
+    if options.number < len(exercise.hints):
+        print(f"For one more: mha-course hint {exercise.name} {options.number + 1}")
+    return 0
+
+
+def _start(options: argparse.Namespace) -> int:
+    from mha_course.exercises.notebooks import start
+
+    try:
+        notebooks = start(options.folder)
+    except OSError as error:
+        raise UsageError(f"can't write to {options.folder}: {error.strerror or error}; name another folder") from None
+    for path, is_new in notebooks:
+        print(f"wrote {path}" if is_new else f"kept  {path} (it was there already, with your work in it)")
+    print(f"Open them with: jupyter-lab {options.folder}")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from mha_course.grader.attempt import attempt
+    from mha_course.grader.judging import judge
+    from mha_course.grader.plan import plan
+    from mha_course.grader.reports import as_text, total
+    from mha_course.grader.sandbox import Sandbox
+    from mha_course.grader.submission import read
+
+    if not options.work.exists():
+        raise UsageError(f"there is no {options.work}; `mha-course start {options.work}` writes the notebooks into it")
+    submission = read(options.work)
+    turn = threading.Lock()
+    verdicts = []
+    with Sandbox() as sandbox, turn:
+        for exercise in load_all().values():
+            if not submission.is_folder and plan(submission, exercise.name) is None and submission.is_complete:
+                continue  # one file need not hold every exercise
+            verdict = attempt(exercise, submission, sandbox, turn, judge, seed=options.seed, seconds=options.seconds)
+            verdicts.append(verdict)
+            print(as_text(verdict), end="\n\n", flush=True)
+        print(total(verdicts))
+        print(f"Practice, seed {options.seed}. Your code ran apart, with: {', '.join(sandbox.protections)}.")
+    return 0 if verdicts and all(verdict.verdict == "passed" for verdict in verdicts) else 1
+
+
+def _grade(options: argparse.Namespace) -> int:
+    only = None if options.only is None else [_known(name) for name in options.only]
+    summary = grade(
+        options.submissions, options.out, seed=options.seed, seconds=options.seconds, only=only, jobs=options.jobs
+    )
+    for name in summary.passed_over:
+        print(f"passed over: {name} (no notebook, Python file or folder)", file=sys.stderr)
+    print(f"{len(summary.records)} submissions in {summary.out}, {summary.graded} of them graded now.")
+    if summary.errors:
+        print(f"The grader itself failed on {summary.errors} exercises: they have no mark; see `grader_error` there.")
+    return 1 if summary.errors else 0
+
+
+def _known(name: str) -> str:
+    if name in load_all():
+        return name
+    near = difflib.get_close_matches(name, load_all(), n=1)
+    guess = f"did you mean {near[0]}?" if near else "`mha-course list` shows all."
+    raise UsageError(f"no exercise is called {name!r}; {guess}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="mha-course", description="Practise and grade the exercises of the course.")
+    parser.add_argument("--version", action="version", version=f"mha-course {__version__}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    listing = commands.add_parser("list", help="list the exercises")
+    listing.add_argument("--json", action="store_true", help="as JSON: name, chapter, points, kind, minutes")
+    listing.set_defaults(run=_list)
+
+    hint = commands.add_parser("hint", help="show hints for an exercise")
+    hint.add_argument("name", metavar="NAME", help="the exercise")
+    hint.add_argument("number", metavar="NUMBER", nargs="?", type=int, default=1, choices=(1, 2, 3), help="how many: 1 to 3")
+    hint.set_defaults(run=_hint)
+
+    start = commands.add_parser("start", help="write the learner's notebooks into a folder; nothing is overwritten")
+    start.add_argument("folder", metavar="DIR", type=Path)
+    start.set_defaults(run=_start)
+
+    check = commands.add_parser("check", help="check your own work, for practice")
+    check.add_argument("work", metavar="DIR", type=Path, help="your folder, or one notebook or Python file")
+    check.set_defaults(run=_check)
+
+    grading = commands.add_parser("grade", help="grade a folder of submissions")
+    grading.add_argument("submissions", metavar="SUBMISSIONS", type=Path, help="each file or folder in it is one")
+    grading.add_argument("--out", metavar="RESULTS", type=Path, required=True, help="a folder for the results")
+    grading.add_argument("--only", metavar="NAME", nargs="+", help="grade these exercises alone")
+    grading.add_argument("--jobs", type=_positive_int, default=JOBS, help="submissions at a time (%(default)s)")
+    grading.set_defaults(run=_grade)
+
+    for command in (check, grading):
+        command.add_argument("--seed", type=int, default=0, help="of the inputs (%(default)s)")
+        command.add_argument(
+            "--seconds", type=_positive, default=SECONDS, help="for one exercise of one submission (%(default)g)"
+        )
+    return parser
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return value
+
+
+def _positive_int(text: str) -> int:
+    return int(_positive(str(int(text))))
