@@ -10,14 +10,17 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mha_course import __version__
-from mha_course.exercises import load_all
 from mha_course.grader.gradebook import JOBS, SECONDS, UsageError, grade
+
+if TYPE_CHECKING:
+    from mha_course.exercises.exercise import Exercise
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command.
+    """Carry out a command.
 
     Args:
         arguments: as typed after `mha-course`; None takes those of the process.
@@ -44,17 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _list(options: argparse.Namespace) -> int:
     if options.json:
         fields = ("name", "chapter", "points", "kind", "minutes")
-        print(json.dumps([{field: getattr(one, field) for field in fields} for one in load_all().values()], indent=2))
+        print(json.dumps([{field: getattr(one, field) for field in fields} for one in _exercises().values()], indent=2))
         return 0
-    for one in load_all().values():
+    for one in _exercises().values():
         print(f"{one.name:<32} {one.chapter:<20} {one.points:>3g} points  {one.minutes:>3} minutes  {one.kind}")
     return 0
 
 
 def _hint(options: argparse.Namespace) -> int:
-    exercise = load_all()[_known(options.name)]
-    for number, text in enumerate(exercise.hints[: options.number], start=1):
-        print(f"Hint {number} of {len(exercise.hints)}: {text}")
+    exercise = _exercises()[_known(options.name)]
+    print("\n".join(exercise.numbered_hints(options.number)))
     if options.number < len(exercise.hints):
         print(f"For one more: mha-course hint {exercise.name} {options.number + 1}")
     return 0
@@ -82,12 +84,14 @@ def _check(options: argparse.Namespace) -> int:
     from mha_course.grader.submission import read
 
     if not options.work.exists():
-        raise UsageError(f"there is no {options.work}; `mha-course start {options.work}` writes the notebooks into it")
+        raise UsageError(f"there is no file or folder {options.work}")
     submission = read(options.work)
+    if not submission.cells:
+        raise UsageError(f"{options.work} can't be checked: {'; '.join(submission.problems)}")
     turn = threading.Lock()
     verdicts = []
     with Sandbox() as sandbox, turn:
-        for exercise in load_all().values():
+        for exercise in _exercises().values():
             if not submission.is_folder and plan(submission, exercise.name) is None and submission.is_complete:
                 continue  # one file need not hold every exercise
             verdict = attempt(exercise, submission, sandbox, turn, judge, seed=options.seed, seconds=options.seconds)
@@ -111,10 +115,18 @@ def _grade(options: argparse.Namespace) -> int:
     return 1 if summary.errors else 0
 
 
+def _exercises() -> dict[str, Exercise]:
+    from mha_course.exercises import (
+        load_all,
+    )  # brings PyTorch, which takes a second; `grade` starts it elsewhere meanwhile
+
+    return load_all()
+
+
 def _known(name: str) -> str:
-    if name in load_all():
+    if name in _exercises():
         return name
-    near = difflib.get_close_matches(name, load_all(), n=1)
+    near = difflib.get_close_matches(name, _exercises(), n=1)
     guess = f"did you mean {near[0]}?" if near else "`mha-course list` shows all."
     raise UsageError(f"no exercise is called {name!r}; {guess}")
 
@@ -130,7 +142,9 @@ def _parser() -> argparse.ArgumentParser:
 
     hint = commands.add_parser("hint", help="show hints for an exercise")
     hint.add_argument("name", metavar="NAME", help="the exercise")
-    hint.add_argument("number", metavar="NUMBER", nargs="?", type=int, default=1, choices=(1, 2, 3), help="how many: 1 to 3")
+    hint.add_argument(
+        "number", metavar="NUMBER", nargs="?", type=int, default=1, choices=(1, 2, 3), help="how many: 1 to 3"
+    )
     hint.set_defaults(run=_hint)
 
     start = commands.add_parser("start", help="write the learner's notebooks into a folder; nothing is overwritten")

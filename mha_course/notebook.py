@@ -12,7 +12,6 @@ from html import escape
 from typing import Any
 
 from mha_course.exercises import load_all
-from mha_course.exercises.exercise import Exercise
 from mha_course.grader.judging import judge
 from mha_course.grader.reports import as_html, as_text
 from mha_course.grader.verdicts import TimedOut, Verdict
@@ -54,15 +53,16 @@ MultiHeadAttention.
     """
     if isinstance(answer, str):
         return _plain(f"check takes what you wrote itself, without quotes, as in check(split_heads), not {answer!r}.")
+    if type(answer).__name__ in load_all():
+        name = type(answer).__name__
+        return _plain(f"check takes the class itself, as in check({name}), not an object made with it.")
     name = str(getattr(answer, "__name__", f"an object of type {type(answer).__name__}"))
     exercise = load_all().get(name)
     if exercise is None:
         return _plain(_no_such_exercise(name))
     with _time_limit(SECONDS):
         verdict = judge(exercise, _run_here(answer), seed)
-    footer = (
-        f"Practice: your code ran in this notebook, with no protection but {SECONDS} s. Seed of the inputs: {seed}."
-    )
+    footer = f"Practice, not a mark. It ran in this notebook, for at most {SECONDS} s; seed of the inputs: {seed}."
     return Report(as_html(verdict, footer), as_text(verdict, footer), verdict)
 
 
@@ -76,14 +76,9 @@ def hint(name: Any) -> Report:
     exercise = load_all().get(text)
     if exercise is None:
         return _plain(_no_such_exercise(text))
-    _shown[text] = min(_shown.get(text, 0) + 1, len(exercise.hints))
-    return _plain("\n".join(numbered_hints(exercise, _shown[text])))
-
-
-def numbered_hints(exercise: Exercise, number: int) -> Iterator[str]:
-    """Yield the first `number` hints, each as a line."""
-    for position, text in enumerate(exercise.hints[:number], start=1):
-        yield f"Hint {position} of {len(exercise.hints)}: {text}"
+    _shown[text] = _shown.get(text, 0) + 1
+    last = ("There are no more hints.",) * (_shown[text] > len(exercise.hints))
+    return _plain("\n".join((*exercise.numbered_hints(_shown[text]), *last)))
 
 
 def _run_here(answer: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:

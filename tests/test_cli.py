@@ -113,7 +113,7 @@ def test_grade_writes_a_result_for_each_submission_and_the_table(tmp_path, solut
     assert found["misconception"] == "split_no_transpose"
     assert "On batch 1, length 2" in found["message"]
     assert bob["exercises"]["merge_heads"]["verdict"] == "not_attempted"
-    rows = list(csv.DictReader((out / "grades.csv").open()))
+    rows = list(csv.DictReader((out / "grades.csv").read_text("utf-8").splitlines()))
     assert [(row["submission"], row["total"]) for row in rows] == [("ann", "24"), ("bob", "0")]
     capsys.readouterr()
     assert main(["grade", str(folder), "--out", str(out), "--seed", "3"]) == 0
@@ -121,12 +121,17 @@ def test_grade_writes_a_result_for_each_submission_and_the_table(tmp_path, solut
     assert "0 of them graded now" in told
 
 
+def test_check_of_an_empty_folder_says_so_once(tmp_path, capsys):
+    assert main(["check", str(tmp_path)]) == 2
+    assert "can't be checked: there is no code in it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["hint", "split_head"], "did you mean split_heads?"),
         (["hint", "nothing_like_it_at_all"], "`mha-course list` shows all"),
-        (["check", "no/such/folder"], "there is no no/such/folder"),
+        (["check", "no/such/folder"], "there is no file or folder no/such/folder"),
         (["grade", "no/such/folder", "--out", "out"], "no/such/folder"),
         (["grade", ".", "--out", "out", "--only", "split_head"], "did you mean split_heads?"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -45,7 +46,8 @@ class Case:
     build: Call | None = None  # for a class: how an instance is made
     state: Mapping[str, Tensor] = field(default_factory=dict)  # parameters to copy into the instance
     train: bool = False  # the instance's mode
-    expects_error: bool = False  # the input is not allowed, and must be refused
+    expects_error: tuple[str, ...] = ()  # the input is not allowed: exceptions by which it may be refused
+    advice: str = ""  # said where the case fails, which then costs nothing
     compare: bool = True  # the values must be the reference's; False where chance is at work
     holds: tuple[Property, ...] = ()
     tolerance: float = 1e-4  # relative to the largest number in the right output
@@ -73,20 +75,21 @@ class Part:
     name: str
     points: float
     rule: str  # what a right answer does here, as the end of "… should "
+    section: str  # where to read on: page#anchor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Misconception:
     """A wrong answer that people really give, and what to tell them."""
 
     name: str
     explanation: str  # what the slip is and why it matters, without the solution
     section: str  # where to read on: page#anchor
-    wrong: Callable[..., Any]  # the wrong answer itself
+    wrong: tuple[Callable[..., Any], ...]  # the wrong answer itself, once for each way in which it behaves
     sources: tuple[str, ...] = ()  # where it was made in public
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Exercise:
     """Everything there is to say about one exercise; its name is the name of the object that the learner writes."""
 
@@ -94,14 +97,28 @@ class Exercise:
     chapter: str
     kind: Literal["function", "class"]
     minutes: int  # what a learner who has read the chapter needs
-    section: str  # the section of the book that it practises: page#anchor
     parts: tuple[Part, ...]
     hints: tuple[str, str, str]  # a question, a pointer, nearly the answer
     cases: Callable[[Generator], Iterable[Case]]
     reference: Callable[..., Any]
     misconceptions: tuple[Misconception, ...]
+    results: tuple[str, ...] = ()  # the names of several results
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The names of what the function, or the class's call, is given."""
+        called: Any = self.reference if self.kind == "function" else self.reference.forward  # type: ignore[attr-defined]
+        names = inspect.signature(called).parameters
+        return tuple(name for name in names if name != "self")
 
     @property
     def points(self) -> float:
         """Points for a full answer."""
         return sum(part.points for part in self.parts)
+
+    def numbered_hints(self, number: int) -> list[str]:
+        """The first `number` hints, a line each."""
+        return [
+            f"Hint {position} of {len(self.hints)}: {text}"
+            for position, text in enumerate(self.hints[:number], start=1)
+        ]

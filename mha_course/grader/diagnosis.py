@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -22,10 +23,9 @@ def experiments(exercise: Exercise, seed: int) -> tuple[tuple[Case, Outcome], ..
 
 
 @cache
-def _behaviour(exercise: Exercise, wrong: Misconception, seed: int) -> tuple[Outcome, ...]:
-    return tuple(
-        Outcome.parse(run_case(wrong.wrong, case.message(), _nobodys)) for case, _ in experiments(exercise, seed)
-    )
+def _outcome(exercise: Exercise, wrong: Callable[..., Any], seed: int, number: int) -> Outcome:
+    case, _ = experiments(exercise, seed)[number]
+    return Outcome.parse(run_case(wrong, case.message(), _nobodys))
 
 
 def diagnose(
@@ -43,15 +43,19 @@ def diagnose(
         Among those that agree with the learner on every case to be explained, the one that agrees on most cases
         overall; None if there is none.
     """
-    best, most = None, -1
     plan = experiments(exercise, seed)
-    for wrong in exercise.misconceptions:
-        its = _behaviour(exercise, wrong, seed)
-        if all(alike(plan[number][0], outcomes[number], its[number]) for number in to_explain):
-            others = set(range(len(outcomes))).difference(to_explain)
-            agreeing = sum(alike(plan[number][0], outcomes[number], its[number]) for number in others)
-            if agreeing > most:
-                best, most = wrong, agreeing
+    others = set(range(len(outcomes))).difference(to_explain)
+
+    def agrees(wrong: Callable[..., Any], number: int) -> bool:
+        return alike(plan[number][0], outcomes[number], _outcome(exercise, wrong, seed, number))
+
+    best, most = None, -1
+    for misconception in exercise.misconceptions:
+        for wrong in misconception.wrong:
+            if all(agrees(wrong, number) for number in to_explain):
+                agreeing = sum(agrees(wrong, number) for number in others)
+                if agreeing > most:
+                    best, most = misconception, agreeing
     return best
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from mha_course.exercises.exercise import Case, Exercise
 from mha_course.grader.diagnosis import diagnose, experiments
-from mha_course.grader.outcomes import Outcome, describe, same_values, wrong_gradients
+from mha_course.grader.outcomes import Outcome, Raised, describe, same_values, wrong_gradients
 from mha_course.grader.verdicts import Crashed, Feedback, Part, TimedOut, Verdict, Word
 from mha_course.grader.worker import OUTPUT_LIMIT
 
@@ -26,6 +26,9 @@ FATAL: dict[str, tuple[Word, str]] = {
     "KeyboardInterrupt": ("failed", "was interrupted (KeyboardInterrupt)"),
     "PrintedTooMuch": ("failed", f"printed more than {OUTPUT_LIMIT:,} characters and was stopped; remove its prints"),
 }
+
+
+KIND = 1  # the rank of a result of the wrong kind: up to here no section of the book helps
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,10 @@ def _judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
                 f"on {case.label} your code {stopped[1]}{_place(outcomes[number] if len(outcomes) > number else None)}"
             )
             return _stopped(exercise, plan, failures, number, stopped[0], evidence)
-    notes = _notes(outcomes)
+    advice = {number for number in failures if plan[number][0].advice}
+    failed_parts = {plan[number][0].part for number in failures if number not in advice}
+    notes = _notes(outcomes, [plan[number][0] for number in sorted(advice) if plan[number][0].part not in failed_parts])
+    failures = {number: failure for number, failure in failures.items() if number not in advice}
     if not failures:
         parts = tuple(Part(part.name, part.points, part.points) for part in exercise.parts)
         message = " ".join(("Right, in every case that was tried.", *notes))
@@ -106,7 +112,8 @@ def _fell_short(
     failures: Mapping[int, Failure],
     notes: tuple[str, ...],
 ) -> Verdict:
-    first_part = next(part.name for part in exercise.parts if any(plan[n][0].part == part.name for n in failures))
+    failed = {plan[number][0].part for number in failures}
+    first_part, section = next((part.name, part.section) for part in exercise.parts if part.name in failed)
     numbers = [number for number in failures if plan[number][0].part == first_part]
     shown = min(numbers, key=lambda number: (failures[number].rank, plan[number][0].size))
     known = diagnose(exercise, seed, outcomes, numbers)
@@ -116,7 +123,7 @@ def _fell_short(
         evidence=f"On {plan[shown][0].label}: {failure.evidence}{_place(outcomes[shown])}.",
         misconception=known.name if known else None,
         explanation=known.explanation if known else "",
-        section=known.section if known else exercise.section,
+        section=known.section if known else section if failure.rank > KIND else "",
     )
     parts = _parts(exercise, plan, failures)
     points = sum(part.points for part in parts)
@@ -163,7 +170,9 @@ def _parts(
     failed = {plan[number][0].part for number in failures}
     core = exercise.parts[0].name
     return tuple(
-        Part(part.name, 0.0 if core in failed or part.name in failed else part.points, part.points)
+        Part(part.name, 0.0, part.points, waits=part.name != core)
+        if core in failed
+        else Part(part.name, 0.0 if part.name in failed else part.points, part.points)
         for part in exercise.parts
     )
 
@@ -172,7 +181,7 @@ def explain(name: str, feedback: Feedback, notes: Sequence[str]) -> str:
     """Return feedback as plain text: what should hold, what shows that it does not, the cause, how to go on."""
     lines = [feedback.rule, feedback.evidence]
     if feedback.explanation:
-        lines.append(f"This behaves like a known slip ({feedback.misconception}): {feedback.explanation}")
+        lines.append(f"This is how a known slip behaves, “{feedback.title}”: {feedback.explanation}")
     if feedback.section:
         lines.append(f"Read {place(feedback.section)} of the book.")
     return "\n".join((*lines, f"For a hint: hint({name!r}), or mha-course hint {name}.", *notes))
@@ -198,12 +207,16 @@ def _failures(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcom
     should = f"{exercise.name} should {rule}."
     if case.expects_error:
         if outcome.error is None:
-            results = describe(outcome.outputs[-1]) if outcome.outputs else "an object"
-            yield Failure(0, should, f"your code raised no error and returned {results}")
+            results = f" and returned {describe(outcome.outputs[-1])}" if outcome.outputs else ""
+            yield Failure(KIND + 1, should, f"your code raised no error{results}")
+        elif outcome.error.type not in case.expects_error:
+            yield Failure(
+                KIND + 1, should, f"it should raise a ValueError that says so, but raised {_raised(outcome.error)}"
+            )
         return
     if outcome.error is not None:
         error = outcome.error
-        text = f"{error.type}: {error.message}" if error.message else error.type
+        text = _raised(error)
         if error.stage == "state":
             rule = "It has the parts that the task names, as attributes of these names and shapes."
             yield Failure(0, rule, f"setting its parameters raised {text}")
@@ -214,10 +227,9 @@ def _failures(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcom
     for number, (output, right) in enumerate(zip(outcome.outputs, expected.outputs, strict=True)):
         yield from _wrong_kind(output, right, should)
         if outcome.changed[number]:
+            changed = ", ".join(_argument(exercise, name) for name in outcome.changed[number])
             yield Failure(
-                4,
-                "The input stays as it was: the caller may still need it.",
-                f"argument {', '.join(outcome.changed[number])} (counted from 0) was changed in place",
+                4, "The input stays as it was: the caller may still need it.", f"{changed} was changed in place"
             )
     for number, property_ in enumerate(case.holds):
         evidence = property_.evidence(outcome.outputs)
@@ -226,10 +238,9 @@ def _failures(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcom
     if case.compare:
         for output, right in zip(outcome.outputs, expected.outputs, strict=True):
             if not same_values(output, right, case.tolerance):
-                yield Failure(7, should, _first_difference(output, right, case.tolerance))
+                yield Failure(7, should, _first_difference(output, right, case.tolerance, exercise.results))
     for name, what in wrong_gradients(case, outcome, expected).items():
-        subject = f"argument {name} (counted from 0)" if name.isdigit() else name
-        yield Failure(8, should, f"the gradient of {subject} is {what}")
+        yield Failure(8, should, f"the gradient of {_argument(exercise, name)} is {what}")
 
 
 def _wrong_kind(output: Any, right: Any, should: str) -> Iterator[Failure]:
@@ -251,12 +262,11 @@ def _wrong_kind(output: Any, right: Any, should: str) -> Iterator[Failure]:
             yield Failure(5, should, f"{int((~output.isfinite()).sum())} of {output.numel()} numbers are {what}")
 
 
-def _first_difference(output: Any, right: Any, tolerance: float) -> str:
+def _first_difference(output: Any, right: Any, tolerance: float, names: Sequence[str]) -> str:
     if isinstance(right, tuple):
-        names = ("first", "second", "third")
-        for name, one, other in zip(names, output, right, strict=False):
+        for name, one, other in zip(names, output, right, strict=True):
             if not same_values(one, other, tolerance):
-                return f"in the {name} result, {_first_difference(one, other, tolerance)}"
+                return f"in the {name}, {_first_difference(one, other, tolerance, ())}"
     if not isinstance(right, Tensor):
         return f"your code returned {output!r}"
     off = (output.double() - right.double()).abs()
@@ -275,8 +285,18 @@ def _place(outcome: Outcome | None) -> str:
     return f" ({outcome.error.where}{code})"
 
 
-def _notes(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def _raised(error: Raised) -> str:
+    return f"{error.type}: {error.message}" if error.message else error.type
+
+
+def _argument(exercise: Exercise, name: str) -> str:
+    """Name an argument that was given by position as the exercise names it."""
+    return exercise.arguments[int(name)] if name.isdigit() else name
+
+
+def _notes(outcomes: Sequence[Outcome], advised: Sequence[Case]) -> tuple[str, ...]:
+    notes = list(dict.fromkeys(case.advice for case in advised))
     printed = max((outcome.printed for outcome in outcomes), default=0)
-    return (f"It prints while it runs ({printed:,} characters); remove the prints before you hand it in.",) * bool(
-        printed
-    )
+    if printed:
+        notes.append(f"It prints while it runs ({printed:,} characters); remove the prints before you hand it in.")
+    return tuple(notes)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from mha_course.grader.judging import place
-from mha_course.grader.verdicts import Verdict
+from mha_course.grader.verdicts import Part, Verdict
 
 WORDS = {
     "passed": ("✓", "passed"),
@@ -31,7 +31,7 @@ def as_text(verdict: Verdict, footer: str = "") -> str:
     """Return the whole report as plain text."""
     lines = [title(verdict)]
     if len(verdict.parts) > 1 and verdict.verdict != "passed":
-        lines += [f"    {part.points:g}/{part.max_points:g}  {part.name}" for part in verdict.parts]
+        lines += [f"    {_mark(part)}  {part.name}" for part in verdict.parts]
     lines += [f"  {line}" for line in verdict.message.splitlines()]
     return "\n".join((*lines, footer) if footer else lines)
 
@@ -45,7 +45,7 @@ def _html(verdict: Verdict, footer: str) -> Iterator[str]:
     yield '<div role="status" style="border-left:.3em solid currentColor;padding:.2em 0 .2em 1em;max-width:46em">'
     yield f"<p><strong>{escape(title(verdict))}</strong></p>"
     if len(verdict.parts) > 1 and verdict.verdict != "passed":
-        items = (f"{escape(part.name)}: {part.points:g} of {part.max_points:g}" for part in verdict.parts)
+        items = (f"{escape(part.name)}: {_mark(part)}" for part in verdict.parts)
         yield f"<p>{' · '.join(items)}</p>"
     if verdict.feedback is None:
         yield "".join(f"<p>{escape(line)}</p>" for line in verdict.message.splitlines())
@@ -54,8 +54,7 @@ def _html(verdict: Verdict, footer: str) -> Iterator[str]:
         yield f"<p><em>What should hold:</em> {escape(feedback.rule)}</p>"
         yield f"<p><em>What shows that it does not:</em> {escape(feedback.evidence)}</p>"
         if feedback.explanation:
-            name = escape(feedback.misconception or "")
-            yield f"<p><em>A known slip</em> (<code>{name}</code>): {escape(feedback.explanation)}</p>"
+            yield f"<p><em>How a known slip behaves,</em> “{escape(feedback.title)}”: {escape(feedback.explanation)}</p>"
         if feedback.section:
             yield f"<p><em>Where to read on:</em> {escape(place(feedback.section))} of the book.</p>"
         yield f"<p>For a hint: <code>hint({verdict.exercise!r})</code></p>"
@@ -63,6 +62,10 @@ def _html(verdict: Verdict, footer: str) -> Iterator[str]:
     if footer:
         yield f"<p><small>{escape(footer)}</small></p>"
     yield "</div>"
+
+
+def _mark(part: Part) -> str:
+    return f"?/{part.max_points:g}, later" if part.waits else f"{part.points:g}/{part.max_points:g}"
 
 
 def total(verdicts: Sequence[Verdict]) -> str:

@@ -23,6 +23,7 @@ class Part:
     name: str
     points: float
     max_points: float
+    waits: bool = False  # it is not looked at before the first part is right
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,11 @@ class Feedback:
     misconception: str | None = None  # its name
     explanation: str = ""  # what the slip is
     section: str = ""  # where to read on, a page and an anchor of the book
+
+    @property
+    def title(self) -> str:
+        """The misconception's name in words."""
+        return (self.misconception or "").replace("_", " ")
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from mha_course.exercises.notebooks import solution_cells
 from mha_course.exercises.stubs import stub
 from mha_course.grader.diagnosis import experiments
 from mha_course.grader.judging import judge
+from mha_course.grader.reports import as_text
 from mha_course.grader.verdicts import Verdict
 from mha_course.grader.worker import run_case
 
@@ -23,11 +24,11 @@ BOOK = Path(__file__).parents[2] / "book"
 
 every_exercise = pytest.mark.parametrize("exercise", EXERCISES.values(), ids=list(EXERCISES))
 every_misconception = pytest.mark.parametrize(
-    ("exercise", "wrong"),
+    ("exercise", "known"),
     [
-        pytest.param(exercise, wrong, id=f"{exercise.name}-{wrong.name}")
+        pytest.param(exercise, known, id=f"{exercise.name}-{known.name}")
         for exercise in EXERCISES.values()
-        for wrong in exercise.misconceptions
+        for known in exercise.misconceptions
     ],
 )
 
@@ -100,19 +101,21 @@ def test_an_answer_without_work_gets_nothing(exercise, lazy):
 
 
 @every_misconception
-def test_a_misconception_is_rejected_and_recognised_as_itself(exercise: Exercise, wrong: Misconception):
-    for seed in range(3):
-        verdict = verdict_on(exercise, wrong.wrong, seed)
+@pytest.mark.parametrize("seed", range(3))
+def test_a_misconception_is_rejected_and_recognised_as_itself(exercise: Exercise, known: Misconception, seed):
+    for wrong in known.wrong:
+        verdict = verdict_on(exercise, wrong, seed)
         assert verdict.verdict in ("failed", "partly"), verdict.message
         assert verdict.points < exercise.points
-        assert verdict.misconception == wrong.name
-        assert wrong.explanation in verdict.message
+        assert verdict.misconception == known.name
+        assert known.explanation in verdict.message
 
 
 @every_misconception
-def test_a_misconception_leads_to_a_section_and_to_where_it_was_made(exercise: Exercise, wrong: Misconception):
-    assert wrong.section in anchors(wrong.section.partition("#")[0]), f"{wrong.section} is not in the book"
-    assert all(re.fullmatch(r"https://\S+", source) for source in wrong.sources)
+def test_a_misconception_leads_to_a_section_and_to_where_it_was_made(exercise: Exercise, known: Misconception):
+    assert known.wrong
+    assert known.section in anchors(known.section.partition("#")[0]), f"{known.section} is not in the book"
+    assert all(re.fullmatch(r"https://\S+", source) for source in known.sources)
 
 
 @every_exercise
@@ -125,13 +128,39 @@ def test_feedback_gives_neither_the_reference_nor_its_result_away(exercise):
     assert "Traceback" not in verdict.message
 
 
+def test_a_width_is_refused_by_a_word_about_it_and_not_by_accident():
+    split = EXERCISES["split_heads"]
+
+    def unchecked(x, num_heads):
+        return x.reshape(x.size(0), x.size(1), num_heads, x.size(2) // num_heads).transpose(1, 2)
+
+    def mistyped(x, num_heads):
+        if x.size(2) % num_heads:
+            raise Valueerror
+        return unchecked(x, num_heads)
+
+    verdict = verdict_on(split, unchecked)
+    assert verdict.verdict == "passed"
+    assert "a ValueError that names both numbers" in verdict.message.replace("A Value", "a Value")
+    verdict = verdict_on(split, mistyped)
+    assert (verdict.verdict, verdict.points) == ("partly", 2)
+    assert "should raise a ValueError that says so, but raised NameError" in verdict.message
+
+
+def test_parts_that_wait_for_the_core_are_said_to_wait():
+    verdict = verdict_on(EXERCISES["split_heads"], lambda x, num_heads: None)
+    assert [part.waits for part in verdict.parts] == [False, True, True]
+    assert "?/1, later  width" in as_text(verdict)
+
+
 @every_exercise
 def test_an_exercise_is_described_in_full(exercise):
     assert exercise.name in CATALOGUE[exercise.chapter]
     assert exercise.chapter in READING_ORDER
     assert len(exercise.misconceptions) >= 4
-    assert len({wrong.name for wrong in exercise.misconceptions}) == len(exercise.misconceptions)
-    assert exercise.section in anchors(exercise.section.partition("#")[0])
+    assert len({known.name for known in exercise.misconceptions}) == len(exercise.misconceptions)
+    for part in exercise.parts:
+        assert part.section in anchors(part.section.partition("#")[0])
     assert {case.part for case, _ in experiments(exercise, 0)} == {part.name for part in exercise.parts}
     assert len(set(exercise.hints)) == 3
 

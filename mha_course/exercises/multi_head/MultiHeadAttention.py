@@ -10,15 +10,22 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional as F
 
 from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, Property
-from mha_course.exercises.properties import close, ragged_mask, randn, sequence_first, unchanged
+from mha_course.exercises.properties import REFUSALS, close, ragged_mask, randn, sequence_first, unchanged
 from mha_course.multi_head import MultiHeadAttention, merge_heads, split_heads
 from mha_course.self_attention import causal_mask, padding_mask
 
 SECTION = "multi_head#the-layer"
+MASKS, DROPOUT, WIDTH = "multi_head#masks-and-heads", "multi_head#dropout", "multi_head#width-must-divide"
+THREE = "multi_head#three-projections"
+CLEARER = (
+    "One thing could be better: d_model 10 with 4 heads is not refused at once by a ValueError when the layer is made. "
+    "An error that names both numbers, at the line that got them, spares a search."
+)
 
 
 def cases(rng: Generator) -> Iterator[Case]:
     yield from _self_attention_cases(rng)
+    yield from _probes(rng)
     yield from _cross_attention_cases(rng)
     yield from _mask_cases(rng)
     for label, mask in (("no mask", None), ("query 1 may attend to nothing", _blind(rng, 2, 3, 5))):
@@ -27,7 +34,8 @@ def cases(rng: Generator) -> Iterator[Case]:
     for d_model, heads in ((10, 4), (6, 5), (3, 7)):
         x = randn(rng, 2, 3, d_model)
         label = f"d_model {d_model}, {heads} heads"
-        yield Case("width", label, (Call((x, x, x)),), build=Call((d_model, heads)), expects_error=True)
+        yield Case("width", label, (Call((x, x, x)),), build=Call((d_model, heads)), expects_error=REFUSALS)
+    yield Case("width", "d_model 10, 4 heads", (), Call((10, 4)), expects_error=("ValueError",), advice=CLEARER)
 
 
 def _self_attention_cases(rng: Generator) -> Iterator[Case]:
@@ -41,14 +49,16 @@ def _self_attention_cases(rng: Generator) -> Iterator[Case]:
         (2, 13, 55, 5),
     ):
         x = randn(rng, batch, length, d_model)
-        yield _layer(rng, "self", (d_model, heads), f"{describe(x, x, heads)}, self-attention", Call((x, x, x)))
+        yield _layer(
+            rng, "self-attention", (d_model, heads), f"{describe(x, x, heads)}, self-attention", Call((x, x, x))
+        )
     x = sequence_first(randn(rng, 2, 3, 14))
-    yield _layer(rng, "self", (14, 2), f"{describe(x, x, 2)}, stored sequence first", Call((x, x, x)))
+    yield _layer(rng, "self-attention", (14, 2), f"{describe(x, x, 2)}, stored sequence first", Call((x, x, x)))
     x = randn(rng, 3, 5, 14)
     other = torch.cat([x[:1], randn(rng, 2, 5, 14)])
     yield _layer(
         rng,
-        "self",
+        "self-attention",
         (14, 2),
         f"{describe(x, x, 2)}, all examples but the first changed",
         Call((x, x, x)),
@@ -64,7 +74,7 @@ def _self_attention_cases(rng: Generator) -> Iterator[Case]:
     order = torch.randperm(5, generator=rng)
     yield _layer(
         rng,
-        "self",
+        "self-attention",
         (14, 2),
         f"{describe(x, x, 2)}, keys and values in another order",
         Call((x, x, x)),
@@ -78,6 +88,24 @@ def _self_attention_cases(rng: Generator) -> Iterator[Case]:
     )
 
 
+def _probes(rng: Generator) -> Iterator[Case]:
+    """Switch off one projection at a time: what is left shows whether it is used, and for what."""
+    x = randn(rng, 2, 5, 14)
+    for name, holds in (
+        ("q_proj", all_queries_alike),
+        ("k_proj", all_queries_alike),
+        ("v_proj", only_bias_left),
+        ("out_proj", only_bias_left),
+    ):
+        state = state_for(rng, 14)
+        state[f"{name}.weight"] = torch.zeros(14, 14)
+        if name != "out_proj":
+            state[f"{name}.bias"] = torch.zeros(14)
+        label = f"{describe(x, x, 2)}, self-attention, {name} all zeros"
+        rule = Property(holds.rule.format(name=name), holds.evidence)
+        yield Case("self-attention", label, (Call((x, x, x)),), Call((14, 2)), state, holds=(rule,))
+
+
 def _cross_attention_cases(rng: Generator) -> Iterator[Case]:
     for batch, queries, keys, d_model, heads in (
         (1, 2, 3, 4, 2),
@@ -85,7 +113,7 @@ def _cross_attention_cases(rng: Generator) -> Iterator[Case]:
         (3, 7, 2, 15, 3),
         (2, 1, 11, 15, 5),
     ):
-        yield _case(rng, "cross", batch, queries, keys, d_model, heads, None, "cross-attention")
+        yield _case(rng, "cross-attention", batch, queries, keys, d_model, heads, None, "cross-attention")
 
 
 def _mask_cases(rng: Generator) -> Iterator[Case]:
@@ -213,6 +241,18 @@ def describe(query: Tensor, key: Tensor, heads: int) -> str:
     return f"batch {batch}, {lengths}, d_model {d_model}, {heads} head{'s' * (heads > 1)}"
 
 
+def _unlike(outputs: Sequence[Any]) -> str | None:
+    spread = (outputs[0] - outputs[0][:, :1]).abs().max()
+    return None if spread < 1e-4 else f"every token should get the same result then, but yours differ by {spread:.3g}"
+
+
+def _more_than_bias(outputs: Sequence[Any]) -> str | None:
+    spread = (outputs[0] - outputs[0][:1, :1]).abs().max()
+    return (
+        None if spread < 1e-4 else f"only out_proj's bias should be left then, but your results differ by {spread:.3g}"
+    )
+
+
 def _differ(outputs: Sequence[Any]) -> str | None:
     return "two runs on one input are equal" if close(outputs[0], outputs[1], 1e-6) else None
 
@@ -226,11 +266,12 @@ def _dropped(outputs: Sequence[Any]) -> str | None:
     odd = sizes[((sizes - 2).abs() > 1e-4) & (sizes.abs() > 1e-4)]
     if len(odd):
         return f"a head's result was {odd[0]:.3g} times its value, where it should be 0 or 2 times"
-    if not 0.2 < float((sizes == 0).float().mean()) < 0.8:
-        return f"{float((sizes == 0).float().mean()):.0%} of the weights were dropped"
-    return None
+    dropped = float((sizes == 0).float().mean())
+    return None if 0.2 < dropped < 0.8 else f"{dropped:.0%} of the weights were dropped"
 
 
+all_queries_alike = Property("Scores come from {name}: without it every key weighs the same.", _unlike)
+only_bias_left = Property("Everything that is handed over goes through {name}.", _more_than_bias)
 differs = Property("In training, dropout is at work.", _differ)
 dropped_or_doubled = Property(
     "Dropout acts on the attention weights: a head loses a key altogether, and keeps the others scaled up.", _dropped
@@ -242,6 +283,8 @@ dropped_or_doubled = Property(
 
 class Steps(MultiHeadAttention):
     """The layer in steps that are right, for wrong answers to replace one of."""
+
+    softmax_axis = -1
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = (self.split(x) for x in self.project(query, key, value))
@@ -260,8 +303,8 @@ class Steps(MultiHeadAttention):
     def weigh(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
         scores = q @ k.transpose(-2, -1) / self.divisor(q)
         if mask is None:
-            return scores.softmax(dim=-1)
-        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1) * mask
+            return scores.softmax(dim=self.softmax_axis)
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=self.softmax_axis) * mask
 
     def divisor(self, q: Tensor) -> float:
         return float(q.size(-1)) ** 0.5
@@ -281,6 +324,14 @@ class ScaleByModelWidth(Steps):
 class NoScale(Steps):
     def divisor(self, q: Tensor) -> float:
         return 1.0
+
+
+class SoftmaxOverHeads(Steps):
+    softmax_axis = 1
+
+
+class SoftmaxOverQueries(Steps):
+    softmax_axis = -2
 
 
 class SplitWithoutTranspose(Steps):
@@ -356,6 +407,36 @@ class ValuesThroughKeyProjection(Steps):
         return self.q_proj(query), self.k_proj(key), self.k_proj(value)
 
 
+class KeysThroughQueryProjection(Steps):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.q_proj(query), self.q_proj(key), self.v_proj(value)
+
+
+class QueryNotProjected(Steps):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return query, self.k_proj(key), self.v_proj(value)
+
+
+class ValueNotProjected(Steps):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return self.q_proj(query), self.k_proj(key), value
+
+
+class NothingProjected(Steps):
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return query, key, value
+
+
+class ResidualAdded(Steps):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        return query + super().forward(query, key, value, mask)
+
+
+class WeightsReturnedToo(Steps):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Any:
+        return self.with_weights(query, key, value, mask)
+
+
 class QueryAndKeyExchanged(Steps):
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         return self.k_proj(query), self.q_proj(key), self.v_proj(value)
@@ -387,8 +468,28 @@ class MaskIgnored(Steps):
 
 
 class MaskInverted(Steps):
-    def shape_mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
-        return None if mask is None else ~mask
+    fill = torch.finfo(torch.float32).min
+
+    def weigh(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        scores = q @ k.transpose(-2, -1) / self.divisor(q)
+        return scores.softmax(dim=-1) if mask is None else self.cover(scores.masked_fill(mask, self.fill), mask)
+
+    def cover(self, scores: Tensor, mask: Tensor) -> Tensor:
+        return scores.softmax(dim=-1) * ~mask
+
+
+class MaskInvertedUncovered(MaskInverted):
+    def cover(self, scores: Tensor, mask: Tensor) -> Tensor:
+        return scores.softmax(dim=-1)
+
+
+class MaskInvertedCovered(MaskInverted):
+    def cover(self, scores: Tensor, mask: Tensor) -> Tensor:
+        return scores.softmax(dim=-1) * mask
+
+
+class MaskInvertedInfinite(MaskInvertedUncovered):
+    fill = -torch.inf
 
 
 class MaskMultiplied(Steps):
@@ -429,6 +530,17 @@ class DropoutOnTheResult(NoDropout):
         return self.dropout(super().merge(x))
 
 
+class DropoutOnTheScores(Steps):
+    def weigh(self, q: Tensor, k: Tensor, mask: Tensor | None) -> Tensor:
+        scores = self.dropout(q @ k.transpose(-2, -1) / self.divisor(q))
+        if mask is None:
+            return scores.softmax(dim=-1)
+        return scores.masked_fill(~mask, torch.finfo(scores.dtype).min).softmax(dim=-1) * mask
+
+    def drop(self, weights: Tensor) -> Tensor:
+        return weights
+
+
 class LeftOverFeatures(Steps):
     def __init__(self, d_model: int, num_heads: int, dropout: float = 0.0) -> None:
         super().__init__(d_model, 1, dropout)
@@ -441,15 +553,13 @@ class LeftOverFeatures(Steps):
         return F.pad(super().merge(x), (0, self.out_proj.in_features - self.num_heads * self.d_head))
 
 
-MASKS, DROPOUT, CROSS = "multi_head#masks-and-heads", "multi_head#dropout", "multi_head#the-layer"
-
 MISCONCEPTIONS = (
     Misconception(
         "scale_by_d_model",
         "The scores are divided by the root of d_model, but each head's dot product has only d_head terms. Attention "
         "comes out flatter than it should, by the root of num_heads in the scores. With one head it is invisible.",
         "multi_head#scale",
-        ScaleByModelWidth,
+        (ScaleByModelWidth,),
         (
             "https://github.com/karpathy/ng-video-lecture/pull/6",
             "https://github.com/lucidrains/vit-pytorch/issues/65",
@@ -460,14 +570,29 @@ MISCONCEPTIONS = (
         "no_scale",
         "The scores are not divided by the root of the head's width. Attention comes out too sharp.",
         "multi_head#scale",
-        NoScale,
+        (NoScale,),
+    ),
+    Misconception(
+        "softmax_over_heads",
+        "softmax runs over the heads, so that the heads share out each pair of tokens among themselves. Each head should "
+        "share out its own weights among the keys, the last axis.",
+        "self_attention_exercises#recap",
+        (SoftmaxOverHeads,),
+    ),
+    Misconception(
+        "softmax_over_queries",
+        "softmax runs over the queries. Each key then shares itself out among the queries, where each query should share "
+        "itself out among the keys, the last axis.",
+        "self_attention_exercises#recap",
+        (SoftmaxOverQueries,),
+        ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
     ),
     Misconception(
         "split_no_transpose",
         "The projections are cut straight into (batch, head, length, d_head). Each head then holds pieces of several "
         "tokens. The feature axis must be cut first, and the head axis moved in a second step.",
         "multi_head#why-view-then-transpose",
-        SplitWithoutTranspose,
+        (SplitWithoutTranspose,),
         (
             "https://github.com/reczoo/FuxiCTR/issues/30",
             "https://github.com/649453932/Chinese-Text-Classification-Pytorch/issues/10",
@@ -478,7 +603,7 @@ MISCONCEPTIONS = (
         "The heads' results are reshaped straight into (batch, length, d_model). Each vector is then made of one head's "
         "results for several tokens. The head axis must first stand next to the features.",
         "multi_head#split-and-merge",
-        MergeWithoutTranspose,
+        (MergeWithoutTranspose,),
         (
             "https://github.com/jsbaan/transformer-from-scratch/pull/6",
             "https://github.com/ajhalthor/Transformer-Neural-Network/pull/4",
@@ -489,7 +614,7 @@ MISCONCEPTIONS = (
         "Both the split and the merge are plain reshapes. They undo one another, which hides the slip in every test of "
         "shapes, but in between the heads hold pieces of several tokens.",
         "multi_head#why-view-then-transpose",
-        SplitAndMergeWithoutTranspose,
+        (SplitAndMergeWithoutTranspose,),
     ),
     Misconception(
         "stack_heads_view",
@@ -497,15 +622,15 @@ MISCONCEPTIONS = (
         "no permute in between: the numbers of different examples, tokens and heads change places. With one head it is "
         "invisible. Concatenate along the last axis instead.",
         "multi_head#split-and-merge",
-        StackedHeads,
+        (StackedHeads,),
         ("https://github.com/hackiey/QAnet-pytorch/issues/2",),
     ),
     Misconception(
         "merge_attention_instead_of_output",
         "The attention weights are merged in place of the mixed values. That fits in shape only where there are as many "
         "keys as a head is wide; then the layer returns a rearranged map.",
-        "multi_head#the-layer",
-        MergedWeights,
+        SECTION,
+        (MergedWeights,),
         ("https://github.com/Kamichanw/SeekDeeper/issues/9",),
     ),
     Misconception(
@@ -513,21 +638,21 @@ MISCONCEPTIONS = (
         "The width is never shared out: this is one attention over all features, with a single pattern of weights, "
         "whatever num_heads says.",
         "multi_head#what-one-head-cannot-do",
-        OneBigHead,
+        (OneBigHead,),
     ),
     Misconception(
         "heads_attend_to_heads",
         "The head axis stands behind the length when the products are formed, so within each token the heads attend to "
         "one another, and no token ever sees another token.",
         "multi_head#why-view-then-transpose",
-        HeadsAmongThemselves,
+        (HeadsAmongThemselves,),
     ),
     Misconception(
         "attends_across_batch",
         "The first axis is treated as the sequence. Each position attends to the same position of the other examples: "
         "predictions for one example change with its neighbours in the batch. All is batch first here.",
         "multi_head#batch-first",
-        AcrossTheBatch,
+        (AcrossTheBatch,),
         (
             "https://github.com/om-ai-lab/OmDet/issues/19",
             "https://github.com/aipixel/AEMatter/issues/3",
@@ -538,7 +663,7 @@ MISCONCEPTIONS = (
         "no_out_proj",
         "The last step is missing: out_proj. Without it the heads' results only lie side by side and are never combined.",
         "multi_head#output-projection",
-        NoOutputProjection,
+        (NoOutputProjection,),
         ("https://github.com/huggingface/transformers/issues/8814",),
     ),
     Misconception(
@@ -547,44 +672,84 @@ MISCONCEPTIONS = (
         "the same question of different features. It is the projection that is split: each head's query depends on all "
         "d_model features, so q_proj, k_proj and v_proj map d_model to d_model.",
         "multi_head#what-is-split",
-        SharedSmallProjections,
+        (SharedSmallProjections,),
         ("https://github.com/MarcoMeter/episodic-transformer-memory-ppo/pull/22",),
     ),
     Misconception(
         "self_attention_only",
         "Keys and values are computed from the query. In self-attention all three are the same tensor and nobody "
         "notices; in cross-attention the other sequence is never looked at.",
-        CROSS,
-        SelfOnly,
+        SECTION,
+        (SelfOnly,),
     ),
     Misconception(
         "key_as_value",
         "The values are computed from the key. They are what is fetched, and may be another tensor than what is "
         "compared with.",
-        CROSS,
-        KeyAsValue,
+        SECTION,
+        (KeyAsValue,),
         ("https://github.com/fchollet/deep-learning-with-python-notebooks/issues/261",),
     ),
     Misconception(
         "value_through_k_proj",
         "The values go through k_proj. The three projections have different tasks: what to ask, what to be found by, "
         "and what to hand over.",
-        "multi_head#three-projections",
-        ValuesThroughKeyProjection,
+        THREE,
+        (ValuesThroughKeyProjection,),
     ),
     Misconception(
         "q_and_k_exchanged",
         "q_proj and k_proj have changed places. A model trained from zero does not mind, but pretrained weights come "
         "out wrong: who attends to whom is turned round.",
-        "multi_head#three-projections",
-        QueryAndKeyExchanged,
+        THREE,
+        (QueryAndKeyExchanged,),
+    ),
+    Misconception(
+        "key_through_q_proj",
+        "The keys go through q_proj. The three projections have different tasks: what to ask, what to be found by, and "
+        "what to hand over. With one projection for both, tokens look above all at what resembles them.",
+        THREE,
+        (KeysThroughQueryProjection,),
+    ),
+    Misconception(
+        "query_not_projected",
+        "The query is used as it came, without q_proj.",
+        THREE,
+        (QueryNotProjected,),
+    ),
+    Misconception(
+        "value_not_projected",
+        "The values are used as they came, without v_proj.",
+        THREE,
+        (ValueNotProjected,),
+    ),
+    Misconception(
+        "nothing_projected",
+        "Query, key and value are split as they came, without their projections. Then nothing can be learned about where "
+        "to look, and every head only sees its own slice of the input.",
+        THREE,
+        (NothingProjected,),
+        ("https://www.reddit.com/r/deeplearning/comments/1ml6mkd/why_do_transformers_learn_separate_projections/",),
+    ),
+    Misconception(
+        "residual_added",
+        "The query is added to the result. The residual path is the encoder layer's business; this layer returns what "
+        "attention found, and nothing else.",
+        SECTION,
+        (ResidualAdded,),
+    ),
+    Misconception(
+        "weights_returned_too",
+        "The weights are returned beside the result, as nn.MultiheadAttention does. Here one tensor is asked for.",
+        SECTION,
+        (WeightsReturnedToo,),
     ),
     Misconception(
         "kv_shape_from_query",
         "Keys and values are cut with the length of the query. In self-attention that is the same number; in "
         "cross-attention it is not, and the axis that was left to be inferred takes a wrong size or none fits.",
-        CROSS,
-        LengthOfTheQuery,
+        SECTION,
+        (LengthOfTheQuery,),
         (
             "https://github.com/huggingface/transformers/pull/48356",
             "https://github.com/idiap/fast-transformers/issues/98",
@@ -596,7 +761,7 @@ MISCONCEPTIONS = (
         "the mask falls on the head axis of the scores: an error for most sizes, and silently example b's mask on head b "
         "where there are as many examples as heads.",
         MASKS,
-        MaskWithoutHeadAxis,
+        (MaskWithoutHeadAxis,),
         (
             "https://github.com/lucidrains/graph-transformer-pytorch/pull/2",
             "https://github.com/lucidrains/vit-pytorch/issues/71",
@@ -608,14 +773,14 @@ MISCONCEPTIONS = (
         "The mask is reshaped as if it were square, with the query length used twice. In cross-attention a mask has as "
         "many columns as there are keys.",
         MASKS,
-        SquareMask,
+        (SquareMask,),
         ("https://github.com/harvard-edge/cs249r_book/pull/1875",),
     ),
     Misconception(
         "mask_ignored",
         "The mask has no effect: it is not passed on, or masked_fill is called and its result thrown away.",
         MASKS,
-        MaskIgnored,
+        (MaskIgnored,),
         ("https://github.com/facebookresearch/ParlAI/pull/3068",),
     ),
     Misconception(
@@ -623,7 +788,7 @@ MISCONCEPTIONS = (
         'The mask is read the wrong way round. True means "may attend" here; in nn.MultiheadAttention it means the '
         "opposite.",
         MASKS,
-        MaskInverted,
+        (MaskInverted, MaskInvertedUncovered, MaskInvertedCovered, MaskInvertedInfinite),
         ("https://github.com/facebookresearch/detr/issues/96",),
     ),
     Misconception(
@@ -631,15 +796,15 @@ MISCONCEPTIONS = (
         "Hidden keys get a score of about 0 (multiplied by the mask, or filled with 0). But 0 is an ordinary score: "
         "exp(0) = 1, and those keys keep a sizeable weight. What is hidden needs the lowest score there is.",
         MASKS,
-        MaskMultiplied,
+        (MaskMultiplied,),
         ("https://github.com/georg-wolflein/good-features/pull/1",),
     ),
     Misconception(
         "fully_masked_nan",
-        "A query that may attend to nothing gets NaN: softmax of a row of minus infinities is 0 divided by 0. One such "
-        "row turns the whole loss into NaN.",
+        "A query that may attend to nothing gets NaN: 0 divided by 0, in softmax of a row of minus infinities or by "
+        "dividing by a sum of no weights. One such row turns the whole loss into NaN.",
         MASKS,
-        BlindQueryIsNaN,
+        (BlindQueryIsNaN,),
         ("https://github.com/pytorch/pytorch/issues/41508",),
     ),
     Misconception(
@@ -647,14 +812,14 @@ MISCONCEPTIONS = (
         "A query that may attend to nothing gets the mean of everything it must not see, since all its scores are "
         "equally low. Its weights have to be set to zero.",
         MASKS,
-        BlindQuerySeesAll,
+        (BlindQuerySeesAll,),
     ),
     Misconception(
         "weights_detached",
         "The result is right, but q_proj and k_proj get no gradient: the weights have been rebuilt from raw data (.data, "
         ".detach(), torch.tensor(...)). Such a layer never learns where to look.",
         "self_attention_exercises#gradients",
-        DetachedWeights,
+        (DetachedWeights,),
         ("https://github.com/paiml/aprender/pull/2203",),
     ),
     Misconception(
@@ -662,7 +827,7 @@ MISCONCEPTIONS = (
         "Dropout is at work in evaluation mode too. functional.dropout does not know the module's mode unless it is "
         "told with training=self.training; the module nn.Dropout knows it.",
         DROPOUT,
-        DropoutAlways,
+        (DropoutAlways,),
         (
             "https://github.com/huggingface/pytorch-image-models/pull/1978",
             "https://github.com/pytorch/pytorch/issues/124464",
@@ -673,22 +838,30 @@ MISCONCEPTIONS = (
         "no_dropout",
         "Dropout is created, perhaps, but never applied.",
         DROPOUT,
-        NoDropout,
+        (NoDropout,),
     ),
     Misconception(
         "dropout_on_the_result",
         "Dropout is applied to the mixed values. On the attention weights it has another effect: a query loses whole "
         "keys for a step and must not rely on one of them.",
         DROPOUT,
-        DropoutOnTheResult,
+        (DropoutOnTheResult,),
+        ("https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/72",),
+    ),
+    Misconception(
+        "dropout_on_the_scores",
+        "Dropout is applied to the scores, before softmax. A score of 0 is an ordinary score, so nothing is dropped: the "
+        "weights are only shuffled a little. It belongs on the weights, after softmax.",
+        DROPOUT,
+        (DropoutOnTheScores,),
         ("https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/72",),
     ),
     Misconception(
         "features_left_over",
         "Where num_heads does not divide d_model the features left over are dropped without a word. An error that names "
         "both numbers tells at once.",
-        "multi_head#width-must-divide",
-        LeftOverFeatures,
+        WIDTH,
+        (LeftOverFeatures,),
     ),
 )
 
@@ -697,14 +870,13 @@ EXERCISE = Exercise(
     chapter="multi_head",
     kind="class",
     minutes=40,
-    section=SECTION,
     parts=(
-        Part("self", 4, "project, attend in every head, concatenate and project"),
-        Part("cross", 1, "let queries attend to another sequence, of another length"),
-        Part("mask", 2, "keep what the mask hides out of the result, whatever shape the mask broadcasts from"),
-        Part("gradients", 1, "let the right gradients reach the inputs and all four projections"),
-        Part("dropout", 1, "drop attention weights in training, and only then"),
-        Part("width", 1, "refuse a width that the heads cannot share out equally"),
+        Part("self-attention", 4, "project, attend in every head, concatenate and project", SECTION),
+        Part("cross-attention", 1, "let queries attend to another sequence, of another length", SECTION),
+        Part("mask", 2, "keep what the mask hides out of the result, whatever shape the mask broadcasts from", MASKS),
+        Part("gradients", 1, "let the right gradients reach the inputs and all four projections", SECTION),
+        Part("dropout", 1, "drop attention weights in training, and only then", DROPOUT),
+        Part("width", 1, "refuse a width that the heads cannot share out equally", WIDTH),
     ),
     hints=(
         "Follow one tensor: what shape has it after q_proj, after the split, after the product with the keys, after the "

@@ -110,7 +110,7 @@ MISCONCEPTIONS = (
         "any, so each vector of the result is filled from one head of several tokens. The shape is right and easy "
         "tasks still train, which is why this slip lives long. The head axis must first stand next to the features.",
         SECTION,
-        no_transpose,
+        (no_transpose,),
         (
             "https://github.com/jsbaan/transformer-from-scratch/pull/6",
             "https://github.com/ajhalthor/Transformer-Neural-Network/pull/4",
@@ -123,7 +123,7 @@ MISCONCEPTIONS = (
         "after split_heads. The output of an attention is fresh in memory: there the transposed axes no longer lie in "
         "order, and view raises. reshape copies where it must; contiguous() before view does the same.",
         "multi_head#view-or-reshape",
-        viewed,
+        (viewed,),
         (
             "https://github.com/rasbt/LLMs-from-scratch/issues/61",
             "https://github.com/hyunwoongko/transformer/issues/21",
@@ -134,27 +134,27 @@ MISCONCEPTIONS = (
         "The heads are interleaved: first feature 0 of every head, then feature 1 of every head. The merge must undo "
         "what the split did, so each head's features stay together.",
         SECTION,
-        interleaved,
+        (interleaved,),
     ),
     Misconception(
         "merge_wrong_axes",
         "Two axes are swapped, but not the right two: the length changed places with the features, where the heads "
         "should change places with the length.",
         SECTION,
-        wrong_axes_swapped,
+        (wrong_axes_swapped,),
     ),
     Misconception(
         "merge_reversed",
         "The heads stand in reverse order. The output projection has learned which of its columns belong to which head.",
         SECTION,
-        heads_reversed,
+        (heads_reversed,),
     ),
     Misconception(
         "merge_summed",
         "The heads are added up. Then nothing can tell any more what came from which head, and the width is d_head "
         "instead of d_model. The paper concatenates, and leaves it to the output projection to combine them.",
         "multi_head#output-projection",
-        summed,
+        (summed,),
         ("https://github.com/TransformerLensOrg/TransformerLens/pull/666",),
     ),
     Misconception(
@@ -162,20 +162,20 @@ MISCONCEPTIONS = (
         "The heads are averaged. Then nothing can tell any more what came from which head, and the width is d_head "
         "instead of d_model. The paper concatenates, and leaves it to the output projection to combine them.",
         "multi_head#output-projection",
-        averaged,
+        (averaged,),
     ),
     Misconception(
         "merge_not_joined",
         "The head axis has been moved next to the features, but the two axes have not been joined into one.",
         SECTION,
-        only_transposed,
+        (only_transposed,),
     ),
     Misconception(
         "merge_along_length",
         "The heads are concatenated one behind the other along the length, as if they were further tokens. They belong "
         "side by side, in the feature axis: one vector a token.",
         SECTION,
-        along_length,
+        (along_length,),
     ),
 )
 
@@ -184,10 +184,11 @@ EXERCISE = Exercise(
     chapter="multi_head",
     kind="function",
     minutes=10,
-    section=SECTION,
     parts=(
-        Part("layout", 2, "undo split_heads: one vector a token, the heads' features side by side, head 0 first"),
-        Part("memory", 1, "work however the input lies in memory"),
+        Part(
+            "layout", 2, "undo split_heads: one vector a token, the heads' features side by side, head 0 first", SECTION
+        ),
+        Part("memory", 1, "work however the input lies in memory", "multi_head#view-or-reshape"),
     ),
     hints=(
         "Which axis has to stand next to the features before two axes can become one?",

@@ -11,9 +11,14 @@ from torch import Generator, Tensor
 
 from mha_course import multi_head
 from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, Property
-from mha_course.exercises.properties import randn, sequence_first
+from mha_course.exercises.properties import REFUSALS, randn, sequence_first
 
 SECTION = "multi_head#why-view-then-transpose"
+MERGE, WIDTH = "multi_head#split-and-merge", "multi_head#width-must-divide"
+CLEARER = (
+    "One thing could be better: 10 features for 4 heads are refused by an error that does not say so. "
+    "A ValueError that names both numbers tells at once."
+)
 
 
 def cases(rng: Generator) -> Iterator[Case]:
@@ -30,7 +35,9 @@ def cases(rng: Generator) -> Iterator[Case]:
     yield Case("memory", describe(wide, 7) + ", every second feature of a wider tensor", (Call((wide, 7)),))
     for width, heads in ((10, 4), (6, 5), (3, 7)):
         x = numbered(2, 3, width)
-        yield Case("width", describe(x, heads), (Call((x, heads)),), expects_error=True)
+        yield Case("width", describe(x, heads), (Call((x, heads)),), expects_error=REFUSALS)
+    x = numbered(2, 3, 10)
+    yield Case("width", describe(x, 4), (Call((x, 4)),), expects_error=("ValueError",), advice=CLEARER)
 
 
 def numbered(batch: int, length: int, width: int) -> Tensor:
@@ -83,6 +90,16 @@ def heads_last(x: Tensor, num_heads: int) -> Tensor:
     return x.reshape(batch, length, d_head, num_heads).permute(0, 3, 1, 2)
 
 
+def transposed_first(x: Tensor, num_heads: int) -> Tensor:
+    batch, length, d_head = _sizes(x, num_heads)
+    return x.transpose(1, 2).reshape(batch, num_heads, length, d_head)
+
+
+def sizes_exchanged(x: Tensor, num_heads: int) -> Tensor:
+    batch, length, d_head = _sizes(x, num_heads)
+    return x.reshape(batch, length, d_head, num_heads).transpose(1, 2)
+
+
 def not_moved(x: Tensor, num_heads: int) -> Tensor:
     batch, length, d_head = _sizes(x, num_heads)
     return x.reshape(batch, length, num_heads, d_head)
@@ -121,7 +138,7 @@ MISCONCEPTIONS = (
         "several tokens. The shape is right, the content is not. The head axis must be made out of the feature axis "
         "first, and moved in a second step.",
         SECTION,
-        no_transpose,
+        (no_transpose,),
         (
             "https://github.com/reczoo/FuxiCTR/issues/30",
             "https://github.com/649453932/Chinese-Text-Classification-Pytorch/issues/10",
@@ -133,8 +150,22 @@ MISCONCEPTIONS = (
         "The feature axis is cut the wrong way round: into d_head groups of num_heads. Head h then gets every "
         "num_heads-th feature instead of a slice of neighbours. Such a model can still be trained, but it agrees with "
         "no other implementation, and pretrained weights come out wrong.",
-        "multi_head#split-and-merge",
-        heads_last,
+        MERGE,
+        (heads_last,),
+    ),
+    Misconception(
+        "split_transpose_first",
+        "Length and features change places before anything is cut. The reshape that follows cuts a row in which one "
+        "feature of all tokens comes after another, so that features and tokens are mixed. Cut each token's features "
+        "first, then move the head axis.",
+        SECTION,
+        (transposed_first,),
+    ),
+    Misconception(
+        "split_sizes_exchanged",
+        "The number of heads and the width of a head have changed places: there are d_head heads of num_heads features.",
+        MERGE,
+        (sizes_exchanged,),
     ),
     Misconception(
         "split_axes_not_moved",
@@ -142,7 +173,7 @@ MISCONCEPTIONS = (
         "works on the last two axes: here it would compare the heads of one token with one another instead of the "
         "tokens within one head.",
         SECTION,
-        not_moved,
+        (not_moved,),
     ),
     Misconception(
         "split_length_last",
@@ -150,28 +181,28 @@ MISCONCEPTIONS = (
         "is what the keys look like after the transpose inside the product of queries and keys; the split leaves each "
         "token's features together in the last axis.",
         SECTION,
-        head_and_feature_swapped,
+        (head_and_feature_swapped,),
     ),
     Misconception(
         "split_heads_first",
         "The head axis stands before the batch axis. Everything that follows, masks above all, counts on "
         "(batch, head, query, key).",
         "multi_head#shape-ledger",
-        batch_and_head_swapped,
+        (batch_and_head_swapped,),
     ),
     Misconception(
         "split_folded_into_batch",
         "Batch and heads are folded into one axis. Older code does so for the sake of three-dimensional products; "
         "here the head keeps an axis of its own, so that a mask can broadcast over it.",
         "multi_head#shape-ledger",
-        folded_into_batch,
+        (folded_into_batch,),
     ),
     Misconception(
         "split_view_noncontiguous",
         "view only relabels memory that already lies in the right order, so it raises when the input is itself a "
         "transposed tensor (a sequence-first batch, say). reshape relabels where it can and copies where it must.",
         "multi_head#view-or-reshape",
-        viewed,
+        (viewed,),
         (
             "https://github.com/facebookresearch/fairseq/issues/2598",
             "https://github.com/NVIDIA/Megatron-LM/issues/875",
@@ -181,8 +212,8 @@ MISCONCEPTIONS = (
         "split_drops_features",
         "Where num_heads does not divide the width, the features left over are dropped without a word. The learner of "
         "such a layer never finds out why some features have no effect; an error that names both numbers tells at once.",
-        "multi_head#width-must-divide",
-        features_dropped,
+        WIDTH,
+        (features_dropped,),
     ),
 )
 
@@ -191,11 +222,10 @@ EXERCISE = Exercise(
     chapter="multi_head",
     kind="function",
     minutes=10,
-    section=SECTION,
     parts=(
-        Part("layout", 1, "give head h the features h * d_head to (h + 1) * d_head - 1 of every token"),
-        Part("memory", 1, "work however the input lies in memory"),
-        Part("width", 1, "refuse a width that the heads cannot share out equally"),
+        Part("layout", 1, "give head h the features h * d_head to (h + 1) * d_head - 1 of every token", SECTION),
+        Part("memory", 1, "work however the input lies in memory", "multi_head#view-or-reshape"),
+        Part("width", 1, "refuse a width that the heads cannot share out equally", WIDTH),
     ),
     hints=(
         "Write down x for two tokens of four features, and what each of two heads should get. Which numbers of x lie "
