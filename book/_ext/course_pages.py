@@ -1,0 +1,86 @@
+"""What the book's pages need beyond Jupyter Book: folded solutions, the course's style, a first page to open.
+
+A solution cell of an exercise notebook becomes the stub, then the whole cell folded behind a button; both are made from
+the one cell while the notebook is read.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from sphinx.application import Sphinx
+from sphinx.config import Config
+
+HERE = Path(__file__).parent
+SHOW_SOLUTION, HIDE_SOLUTION = "Show the solution", "Hide the solution"
+
+
+@cache
+def stubs() -> ModuleType:
+    """Load mha_course.exercises.stubs alone: its package needs PyTorch, which is not installed to build the book."""
+    spec = importlib.util.spec_from_file_location("stubs", HERE.parents[1] / "mha_course" / "exercises" / "stubs.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def fold_solutions(app: Sphinx, docname: str, content: list[str]) -> None:
+    """Put its stub before each solution cell and fold the cell; content holds the page's source, and gets the new one."""
+    if not str(app.env.doc2path(docname)).endswith(".ipynb"):
+        return
+    notebook = json.loads(content[0])
+    notebook["cells"] = [shown for cell in notebook["cells"] for shown in _with_stub(cell)]
+    content[0] = json.dumps(notebook)
+
+
+def _with_stub(cell: dict[str, Any]) -> list[dict[str, Any]]:
+    source = "".join(cell["source"])
+    if cell["cell_type"] != "code" or not stubs().is_solution(source):
+        return [cell]
+    metadata = cell["metadata"]
+    prompts = {"code_prompt_show": SHOW_SOLUTION, "code_prompt_hide": HIDE_SOLUTION}
+    folded = {
+        **metadata,
+        "tags": [*metadata.get("tags", []), "hide-input"],
+        "mystnb": {**metadata.get("mystnb", {}), **prompts},
+    }
+    stub = {
+        "cell_type": "markdown",
+        "id": f"{cell['id']}-stub",
+        "metadata": {},
+        "source": f"```python\n{stubs().stub(source)}\n```",
+    }
+    return [stub, {**cell, "metadata": folded}]
+
+
+def lead_to_the_first_page(app: Sphinx, exception: Exception | None) -> None:
+    """Write the index.html that readers open; the one that would be written otherwise has no icon, which browsers miss."""
+    if exception is None and app.builder.format == "html":
+        first = f"{app.config.root_doc}.html"
+        icon = f"_static/{Path(app.config.html_favicon).name}"
+        (Path(app.outdir) / "index.html").write_text(
+            f'<!doctype html><html lang="{app.config.language}"><meta charset="utf-8"><title>{app.config.html_title}</title>'
+            f'<link rel="icon" href="{icon}"><meta http-equiv="refresh" content="0; url={first}">'
+            f'<a href="{first}">{app.config.html_title}</a></html>\n',
+            "utf-8",
+        )
+
+
+def add_static_files(app: Sphinx, config: Config) -> None:
+    """Put the files in static/ beside the pages."""
+    config.html_static_path.append(str(HERE / "static"))
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Connect all of it to the build."""
+    app.connect("config-inited", add_static_files)
+    app.connect("source-read", fold_solutions)
+    app.connect("build-finished", lead_to_the_first_page, priority=400)  # before sphinx_external_toc writes its own
+    app.add_css_file("course.css")
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,267 @@
+"""The built book: complete in itself, without a call to another host, readable on a phone, in the dark and without eyes.
+
+The tests share one build, so they share a file: the workers of a parallel run take whole files.
+"""
+
+import functools
+import http.server
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
+
+from mha_course import exercises
+
+ROOT = Path(__file__).parents[2]
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+# Without these, Chromium asks its maker's hosts for updates while it runs.
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+# A reader has no PyTorch: the build must do without, though it is installed here.
+BUILD = "import sys; sys.modules['torch'] = None; from jupyter_book.cli.main import main; main()"
+LOADED_BY = {"src", "srcset", "data", "poster"}  # attributes that make a browser load something, whatever the tag
+FOREIGN = re.compile(r"^\s*(?:https?:)?//", re.IGNORECASE)
+IN_CSS = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def build(tmp_path_factory):
+    """A book built from the stored outputs, every warning an error: what the build said, and the folder."""
+    out = tmp_path_factory.mktemp("book")
+    command = [sys.executable, "-c", BUILD, "build", "--quiet", "-W", "-n", "--keep-going", "--path-output", out, ROOT]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
+    return done, out / "_build" / "html"
+
+
+@pytest.fixture(scope="module")
+def site(build):
+    return build[1]
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    """The pages to read, without the one that only leads to the first of them."""
+    found = [path.relative_to(site) for path in site.rglob("*.html") if "_static" not in path.parts]
+    return sorted(path for path in found if path != Path("index.html"))
+
+
+class Page(HTMLParser):
+    """What a page loads, its anchors and its pictures."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.loads, self.anchors, self.pictures, self.css = [], set(), [], ""
+        self.inside = ""
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.inside = tag
+        self.anchors.add(found.get("id"))
+        self.css += f" {found.get('style') or ''}"
+        self.loads += [value for name, value in attributes if name in LOADED_BY and value]
+        if tag in ("link", "use", "image"):
+            self.loads += [value for name, value in attributes if name in ("href", "xlink:href") and value]
+        if tag == "img":
+            self.pictures.append((found.get("src"), found.get("alt") or ""))
+
+    def handle_data(self, data):
+        if self.inside == "style":
+            self.css += data
+        self.inside = ""
+
+
+def test_the_book_builds_without_a_warning(build):
+    done, site = build
+    assert done.returncode == 0, done.stderr
+    assert (site / "index.html").is_file()
+
+
+def test_every_chapter_and_exercise_notebook_is_a_page(site):
+    for notebook in (ROOT / "book").glob("*.ipynb"):
+        assert (site / "book" / f"{notebook.stem}.html").is_file(), f"{notebook.name} is missing from _toc.yml"
+
+
+def test_no_page_names_a_file_of_another_host(site, pages):
+    for name in pages:
+        page = Page(site / name)
+        assert [value for value in page.loads if FOREIGN.match(value)] == [], name
+        assert IN_CSS.findall(page.css) == [], name
+
+
+def test_no_style_sheet_names_a_file_of_another_host(site):
+    for path in site.rglob("*.css"):
+        assert IN_CSS.findall(path.read_text("utf-8")) == [], path.name
+
+
+def test_every_file_that_a_page_loads_is_there(site, pages):
+    for name in pages:
+        for value in Page(site / name).loads:
+            target = urlsplit(value)
+            if not target.scheme and target.path:
+                assert ((site / name).parent / target.path).exists(), f"{name} loads {value}"
+
+
+def test_only_pages_with_formulas_load_the_style_of_formulas(site, pages):
+    loading = {str(name) for name in pages if "katex" in "".join(Page(site / name).loads)}
+    having = {str(name) for name in pages if 'class="katex"' in (site / name).read_text("utf-8")}
+    assert loading == having != set()
+
+
+def test_every_picture_is_described_in_words(site, pages):
+    for name in pages:
+        for source, alt in Page(site / name).pictures:
+            assert len(alt.split()) > 3, f"{name} shows {source} as {alt!r}"
+
+
+def test_solutions_are_folded(site):
+    page = (site / "book" / "multi_head_exercises.html").read_text("utf-8")
+    shown = re.sub(r"<details.*?</details>", "", page, flags=re.DOTALL)
+    assert page.count("Show the solution") >= 3
+    assert "BEGIN SOLUTION" in page
+    assert "BEGIN SOLUTION" not in shown
+    assert "NotImplementedError" in shown
+
+
+@pytest.mark.parametrize("exercise", exercises.load_all().values(), ids=lambda exercise: exercise.name)
+def test_where_an_exercise_and_its_misconceptions_point_to_there_is_a_section(site, exercise):
+    for section in (told.section for told in (*exercise.parts, *exercise.misconceptions)):
+        page, _, anchor = section.partition("#")
+        built = site / "book" / f"{page}.html"
+        # A chapter that is not written yet can't have the section yet.
+        if (ROOT / "book" / f"{page}.ipynb").exists():
+            assert anchor in Page(built).anchors, section
+
+
+@pytest.fixture(scope="module")
+def browser():
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"no browser is installed (none of {', '.join(BROWSERS)})")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+class Silent(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module", params=["file", "http"])
+def address(request, site):
+    """Where the book is opened: as files, and from a server on this machine."""
+    if request.param == "file":
+        yield site.as_uri()
+        return
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Silent, directory=site)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(params=["light", "dark"])
+def view(request, browser):
+    """A page as wide as a phone, which notes what goes wrong in it."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=request.param)
+    page = context.new_page()
+    page.wrong = []
+    page.on("console", lambda message: message.type == "error" and page.wrong.append(message.text))
+    page.on("pageerror", lambda error: page.wrong.append(str(error)))
+    page.on("requestfailed", lambda request: is_left_behind(request) or page.wrong.append(f"failed: {request.url}"))
+    page.on("request", lambda request: is_foreign(request.url) and page.wrong.append(f"foreign: {request.url}"))
+    page.on(
+        "response", lambda response: response.status >= 400 and page.wrong.append(f"{response.status} {response.url}")
+    )
+    yield page
+    context.close()
+
+
+def is_left_behind(request):
+    """A page that leads elsewhere is left before its icon has come."""
+    return request.failure == "net::ERR_ABORTED"
+
+
+def is_foreign(url):
+    return urlsplit(url).scheme not in ("file", "data", "blob", "about") and urlsplit(url).hostname != "127.0.0.1"
+
+
+def test_the_page_to_open_leads_to_the_first_page(address, view):
+    view.goto(f"{address}/index.html")
+    view.wait_for_url("**/book/index.html")
+    assert view.locator("article h1").inner_text().startswith("Attention, from the idea to the Transformer")
+    assert view.wrong == []
+
+
+def test_every_page_opens_without_an_error_or_a_foreign_request_and_fits_a_phone(address, pages, view):
+    wrong = {}
+    for name in pages:
+        view.wrong.clear()
+        view.goto(f"{address}/{name}")
+        view.wait_for_timeout(100)  # for what scripts do after the page is loaded
+        width = view.evaluate("document.documentElement.scrollWidth")
+        if width > 390:
+            view.wrong.append(f"is {width} wide")
+        if view.wrong:
+            wrong[str(name)] = list(view.wrong)
+    assert wrong == {}
+
+
+def test_nothing_in_the_text_shuts_anybody_out(site, pages, view):
+    """Only the article is looked at: axe 4.14 faults the theme around it, its search button (label-content-name-mismatch)
+    and its lack of landmarks (region). It faults docutils too, whose list of sources holds entries with the role
+    doc-biblioentry, which are list items by its definition."""
+    text = {"include": [[".bd-article"]], "exclude": [[".citation-list"]]}
+    wrong = {}
+    for name in pages:
+        view.goto(f"{site.as_uri()}/{name}")
+        if view.locator("article.bd-article").count():
+            found = Axe().run(view, context=text).response["violations"]
+            grave = [
+                (one["id"], node["html"][:120])
+                for one in found
+                if one["impact"] in ("serious", "critical")
+                for node in one["nodes"]
+            ]
+            if grave:
+                wrong[str(name)] = grave
+    assert wrong == {}
+
+
+def test_a_solution_opens_on_a_click(site, view):
+    view.goto(f"{site.as_uri()}/book/multi_head_exercises.html")
+    solution = view.locator("details", has_text="BEGIN SOLUTION").first
+    assert not solution.locator("pre").is_visible()
+    solution.locator("summary").click()
+    assert solution.locator("pre").is_visible()
+
+
+@pytest.mark.parametrize(("name", "figure"), [("index", "img.dark-light"), ("multi_head", ".cell_output img")])
+def test_a_figure_has_no_card_behind_it_in_the_dark(site, browser, name, figure):
+    context = browser.new_context(color_scheme="dark")
+    page = context.new_page()
+    page.goto(f"{site.as_uri()}/book/{name}.html")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    style = page.locator(figure).first.evaluate(
+        "figure => { const style = getComputedStyle(figure); return [style.backgroundColor, style.filter]; }"
+    )
+    assert style == ["rgba(0, 0, 0, 0)", "none"]
+    context.close()
