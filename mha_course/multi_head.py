@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from mha_course.self_attention import scaled_dot_product_attention
+from mha_course.self_attention import attention_weights, scaled_dot_product_attention
 
 
 def split_heads(x: Float[Tensor, "batch length d_model"], num_heads: int) -> Float[Tensor, "batch head length d_head"]:
@@ -116,7 +116,7 @@ class MultiHeadAttention(nn.Module):
     ) -> tuple[Float[Tensor, "batch query d_model"], Float[Tensor, "batch head query key"]]:
         """Attend as `forward` does, step by step, and show the weights (before dropout: each row sums to 1)."""
         queries, keys, values = self._project(query, key, value)
-        _, weights = scaled_dot_product_attention(queries, keys, values, mask)
+        weights = attention_weights(queries, keys, mask)
         return self.out_proj(merge_heads(self.dropout(weights) @ values)), weights
 
     def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:

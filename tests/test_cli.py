@@ -57,6 +57,7 @@ def test_start_writes_the_notebooks_without_solutions_and_overwrites_nothing(tmp
         cells = nbformat.read(path, as_version=4).cells
         assert not any(BEGIN in cell.source for cell in cells)
         assert any("raise NotImplementedError" in cell.source for cell in cells)
+        assert not any("](multi_head.ipynb)" in cell.source or "](notation.md)" in cell.source for cell in cells)
         assert all(cell.outputs == [] and cell.execution_count is None for cell in cells if cell.cell_type == "code")
     mine = work / "multi_head_exercises.ipynb"
     mine.write_text("my work", "utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from mha_course.exercises import CATALOGUE
 from mha_course.exercises.stubs import is_solution, stub
 
 PACKAGE = Path(__file__).parents[1]
+LINK = re.compile(r"\[([^\]]+)\]\((\w+)\.(?:ipynb|md)(?:#[\w-]+)?\)")
 
 
 def exercise_notebooks() -> list[Path]:
@@ -48,7 +50,15 @@ def learners(path: Path) -> nbformat.NotebookNode:
             cell.outputs, cell.execution_count = [], None
             if is_solution(cell.source):
                 cell.source = stub(cell.source)
+        else:
+            cell.source = LINK.sub(_without_the_book, cell.source)
     return notebook
+
+
+def _without_the_book(link: re.Match[str]) -> str:
+    """Name a page of the book, which does not lie in the learner's folder; the exercise notebooks do."""
+    text, page = link.groups()
+    return link[0] if page.endswith("_exercises") else f"{text} (in the book: {page})"
 
 
 def start(folder: Path) -> list[tuple[Path, bool]]:
