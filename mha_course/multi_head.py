@@ -11,7 +11,10 @@ from torch.nn import functional as F
 from mha_course.self_attention import attention_weights, scaled_dot_product_attention
 
 
-def split_heads(x: Float[Tensor, "batch length d_model"], num_heads: int) -> Float[Tensor, "batch head length d_head"]:
+def split_heads(
+    x: Float[Tensor, "batch length d_model"],
+    num_heads: int,
+) -> Float[Tensor, "batch head length d_head"]:
     """Give each head its own slice of every token's features.
 
     Args:
@@ -35,7 +38,9 @@ def split_heads(x: Float[Tensor, "batch length d_model"], num_heads: int) -> Flo
     return rearrange(x, "batch length (head d_head) -> batch head length d_head", head=num_heads)
 
 
-def merge_heads(x: Float[Tensor, "batch head length d_head"]) -> Float[Tensor, "batch length d_model"]:
+def merge_heads(
+    x: Float[Tensor, "batch head length d_head"],
+) -> Float[Tensor, "batch length d_model"]:
     """Put the heads' results side by side again, token by token: the inverse of `split_heads`.
 
     Args:
@@ -102,9 +107,9 @@ class MultiHeadAttention(nn.Module):
         Returns:
             One vector a query. A query that may attend to nothing gets `out_proj`'s bias alone.
         """
-        output = F.scaled_dot_product_attention(
-            *self._project(query, key, value), attn_mask=mask, dropout_p=self.dropout.p if self.training else 0.0
-        )
+        queries, keys, values = self._project(query, key, value)
+        dropout = self.dropout.p if self.training else 0.0
+        output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
         return self.out_proj(merge_heads(output))
 
     def with_weights(
@@ -119,7 +124,12 @@ class MultiHeadAttention(nn.Module):
         weights = attention_weights(queries, keys, mask)
         return self.out_proj(merge_heads(self.dropout(weights) @ values)), weights
 
-    def _project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _project(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         return (
             split_heads(self.q_proj(query), self.num_heads),
             split_heads(self.k_proj(key), self.num_heads),

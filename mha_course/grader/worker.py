@@ -204,7 +204,7 @@ def _undisturbed(seed: int, counter: _Counter) -> Iterator[None]:
         ):
             warnings.simplefilter("ignore")
             torch.set_default_dtype(torch.float32)
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             yield
     finally:
         torch.set_default_dtype(dtype)

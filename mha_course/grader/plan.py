@@ -1,0 +1,195 @@
+"""Choose what has to run of a submission so that one name can be graded, and nothing more."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mha_course.grader.names import Binding, bindings, is_stub, leftovers, uses
+from mha_course.grader.source import imported_modules
+from mha_course.grader.submission import Cell, Module, Submission
+
+FOLDER = "/submission"  # where learner code believes that it lies
+
+
+@dataclass(frozen=True)
+class CourseImport:
+    """An import of the course's own package by code that the answer needs."""
+
+    module: str
+    name: str  # what is taken from it; empty for `import module`
+    where: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What runs for one name."""
+
+    name: str
+    cells: tuple[Cell, ...]
+    modules: dict[str, Module]
+    notes: tuple[str, ...] = ()
+    is_stub: bool = False  # nothing was written yet
+    unreadable: str = ""  # why the definition can't be run
+    course_imports: tuple[CourseImport, ...] = ()
+
+    def program(self, course: dict[str, str]) -> dict[str, Any]:
+        """Write the plan as the message that a child runs.
+
+        Args:
+            course: the modules of the course that the answer may import, dotted name to source.
+
+        Returns:
+            A plain value, all text.
+        """
+        return {
+            "name": self.name,
+            "cells": [{"label": cell.label, "source": cell.source} for cell in self.cells],
+            "path": f"{FOLDER}/{self.cells[0].file}" if self.cells[0].file.endswith(".py") else "",
+            "modules": {
+                name: {
+                    "label": module.cell.label,
+                    "source": module.cell.source,
+                    "path": f"{FOLDER}/{module.cell.file}",
+                    "is_package": module.is_package,
+                }
+                for name, module in self.modules.items()
+            },
+            "course": course,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class _Statement:
+    cell: Cell
+    node: ast.stmt
+    binds: tuple[Binding, ...]
+
+
+def plan(submission: Submission, name: str) -> Plan | None:
+    """Find a name's last definition and the cells that it needs.
+
+    Args:
+        submission: what was read.
+        name: a function or class.
+
+    Returns:
+        The cells, in the order of the submission: the one of the last definition and, transitively, those which bind
+        a name that it uses; None if the name is defined nowhere.
+    """
+    answers, helpers = _all_statements(submission)
+    notes: list[str] = []
+    found = _definitions(answers, name, "definition") or _definitions(answers, name, "import")
+    if not found and (found := _definitions(helpers, name, "definition")):
+        notes.append(f"{name} is taken from {found[-1][0].cell.label}, which another file imports")
+    broken = [cell for cell in submission.cells if cell.tree is None and _seems_to_define(cell, name)]
+    if not found:
+        if not broken:
+            return None
+        return Plan(name, (broken[-1],), {}, unreadable=f"{broken[-1].label} can't be read: {broken[-1].error}")
+    notes += [f"{cell.label} seems to define {name} too, but can't be read" for cell in broken]
+    last, binding = found[-1]
+    if len(found) > 1:
+        places = ", ".join(f"{s.cell.label}, line {getattr(b.node, 'lineno', 1)}" for s, b in found)
+        notes.append(f"{name} is defined {len(found)} times ({places}); the last one counts")
+    notes += [
+        f"{last.cell.label}, line {line}: `raise NotImplementedError` stands above code and keeps it from running"
+        for line in leftovers(binding.node)
+    ]
+    same_file = [s for s in (*answers, *helpers) if s.cell.file == last.cell.file]
+    reached, used = _reach(same_file, last, name)
+    labels = {statement.cell.label for statement in reached}
+    cells = tuple(dict.fromkeys(s.cell for s in same_file if s.cell.label in labels))
+    modules = _imported(submission, cells)
+    imports = [*_course_imports(reached, used), *_course_imports(_statements(m.cell for m in modules.values()), None)]
+    return Plan(name, cells, modules, tuple(notes), is_stub(binding.node), course_imports=tuple(imports))
+
+
+@lru_cache(maxsize=4)
+def _all_statements(submission: Submission) -> tuple[list[_Statement], list[_Statement]]:
+    """List the statements of a submission: those of its answers, and those of the files that these import.
+
+    What only lies beside a single file is no part of the submission.
+    """
+    helpers = [module.cell for module in submission.modules.values() if submission.is_folder]
+    return list(_statements(submission.cells)), list(_statements(helpers))
+
+
+def _statements(cells: Iterable[Cell]) -> Iterator[_Statement]:
+    for cell in cells:
+        for node in cell.tree.body if cell.tree else ():
+            yield _Statement(cell, node, tuple(bindings(node)))
+
+
+def _definitions(statements: list[_Statement], name: str, kind: str) -> list[tuple[_Statement, Binding]]:
+    """Find where a name is defined, in order; what is imported from the course is its answer, not the learner's."""
+    return [
+        (statement, binding)
+        for statement in statements
+        for binding in statement.binds
+        if binding.name == name and binding.kind == kind and not _is_course(binding.module)
+    ]
+
+
+def _seems_to_define(cell: Cell, name: str) -> bool:
+    return re.search(rf"^\s*(?:(?:async\s+)?def|class)\s+{name}\b|^{name}\s*=", cell.source, re.MULTILINE) is not None
+
+
+def _reach(statements: list[_Statement], last: _Statement, name: str) -> tuple[list[_Statement], set[str]]:
+    """Follow the names that the last definition uses to whatever binds them, and so on."""
+    binders: dict[str, list[_Statement]] = {}
+    for statement in statements:
+        for binding in statement.binds:
+            binders.setdefault(binding.name, []).append(statement)
+    later = statements[statements.index(last) + 1 :]
+    changes = [s for s in later if any(b.name == name and b.kind == "change" for b in s.binds)]
+    reached: list[_Statement] = []
+    used = {"*"}
+    todo = [last, *changes, *binders.get("*", ())]
+    while todo:
+        statement = todo.pop()
+        if statement in reached:
+            continue
+        reached.append(statement)
+        for needed in uses(statement.node) - used:
+            used.add(needed)
+            todo += binders.get(needed, ())
+    return reached, used | {name}
+
+
+def _imported(submission: Submission, cells: Iterable[Cell]) -> dict[str, Module]:
+    """Keep the modules that these cells import, and those that these import in turn."""
+    found: dict[str, Module] = {}
+    todo = [(cell, "") for cell in cells if submission.modules]
+    while todo:
+        cell, package = todo.pop()
+        for name in imported_modules(cell.tree, package):
+            if name in submission.modules and name not in found:
+                module = found[name] = submission.modules[name]
+                todo.append((module.cell, module.package))
+    return found
+
+
+def _is_course(module: str) -> bool:
+    return module.partition(".")[0] == "mha_course"
+
+
+def _course_imports(statements: Iterable[_Statement], used: set[str] | None) -> Iterator[CourseImport]:
+    """List the imports of the course; of those at the top only what binds a used name counts, None being every name."""
+    for statement in statements:
+        for node in ast.walk(statement.node):
+            if not isinstance(node, (ast.Import, ast.ImportFrom)):
+                continue
+            where = f"{statement.cell.label}, line {node.lineno}"
+            for alias in node.names:
+                bound = alias.asname or alias.name.partition(".")[0]
+                if node is statement.node and used is not None and bound not in used:
+                    continue
+                if isinstance(node, ast.Import) and _is_course(alias.name):
+                    yield CourseImport(alias.name, "", where)
+                elif isinstance(node, ast.ImportFrom) and not node.level and _is_course(node.module or ""):
+                    yield CourseImport(node.module or "", alias.name, where)
