@@ -78,7 +78,7 @@ def _undefined(exercise: Exercise, submission: Submission) -> Verdict:
 def _unrunnable(exercise: Exercise, found: Plan) -> Verdict | None:
     """Give the verdict on what need not run, or must not."""
     if found.unreadable:
-        return _verdict(exercise, "not_gradable", f"{found.unreadable[0].upper()}{found.unreadable[1:]}.")
+        return _verdict(exercise, "not_gradable", f"It can't run: {found.unreadable}.")
     if found.is_stub:
         return _verdict(exercise, "not_attempted", f"{found.cells[-1].label} still holds the empty task.")
     allowed = allowed_modules(exercise)
