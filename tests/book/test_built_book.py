@@ -225,6 +225,16 @@ def test_every_page_opens_without_an_error_or_a_foreign_request_and_fits_a_phone
     assert wrong == {}
 
 
+def test_a_wide_formula_can_be_scrolled_to_its_beginning(site, view):
+    view.goto(f"{site.as_uri()}/book/multi_head.html")
+    hidden = """formulas => formulas.map(formula => Math.min(
+        ...[...formula.querySelectorAll('.base')].map(part => part.getBoundingClientRect().left)
+    ) - formula.getBoundingClientRect().left)"""
+    starts = view.locator("div.math").evaluate_all(hidden)
+    assert starts
+    assert min(starts) >= 0
+
+
 def test_nothing_in_the_text_shuts_anybody_out(site, pages, view):
     """Only the article is looked at: axe 4.14 faults the theme around it, its search button (label-content-name-mismatch)
     and its lack of landmarks (region). It faults docutils too, whose list of sources holds entries with the role
