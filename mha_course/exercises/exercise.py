@@ -30,10 +30,20 @@ class Call:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     method: str = ""
     backward: bool = False  # also ask for the gradients of a fixed weighted sum of the outputs
+    train: bool | None = None  # switch the instance's mode first; None leaves it
 
     def message(self) -> dict[str, Any]:
-        """Return the call as plain values."""
-        return {"args": self.args, "kwargs": dict(self.kwargs), "method": self.method, "backward": self.backward}
+        """Return the call as plain values; `aliases` says which arguments are one and the same tensor."""
+        first = {id(arg): str(i) for i, arg in reversed(list(enumerate(self.args))) if isinstance(arg, Tensor)}
+        aliases = {str(i): first[id(arg)] for i, arg in enumerate(self.args) if id(arg) in first}
+        return {
+            "args": self.args,
+            "kwargs": dict(self.kwargs),
+            "aliases": {name: earlier for name, earlier in aliases.items() if name != earlier},
+            "method": self.method,
+            "backward": self.backward,
+            "train": self.train,
+        }
 
 
 @dataclass(frozen=True)

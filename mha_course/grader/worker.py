@@ -60,7 +60,8 @@ def run_case(target: Callable[..., Any], case: Mapping[str, Any], is_learners: C
     Args:
         target: the learner's function or class.
         case: `build` (None, or {args, kwargs} to make an instance with), `state` (name to tensor, copied into the
-            instance), `train` (the instance's mode), `seed`, and `calls`, each {method, args, kwargs, backward}.
+            instance), `train` (the instance's mode), `seed`, and `calls`, each {method, args, kwargs, aliases, backward,
+            train}.
         is_learners: whether a file name in a traceback belongs to the learner.
 
     Returns:
@@ -77,6 +78,8 @@ def run_case(target: Callable[..., Any], case: Mapping[str, Any], is_learners: C
             if case["build"] is not None:
                 instance = target(*case["build"]["args"], **case["build"]["kwargs"])
                 stage = "state"
+                if isinstance(instance, nn.Module) and any(v.dtype == torch.float64 for v in case["state"].values()):
+                    instance.double()
                 for name, value in case["state"].items():
                     _load(instance, name, value)
                 if isinstance(instance, nn.Module):
@@ -93,6 +96,12 @@ def _run_call(instance: Any, call: Mapping[str, Any], state: Mapping[str, Tensor
     backward = call["backward"]
     given = {**{str(i): value for i, value in enumerate(call["args"])}, **call["kwargs"]}
     taken = {name: _fresh(value, backward) for name, value in given.items()}
+    for name, earlier in call.get(
+        "aliases", {}
+    ).items():  # one tensor given twice arrives as one, as in attention(x, x, x)
+        taken[name] = taken[earlier]
+    if call.get("train") is not None:
+        instance.train(call["train"])
     parameters = {name: _find(instance, name) for name in state} if backward else {}
     for parameter in parameters.values():
         _gradient_holder(parameter).grad = None

@@ -30,6 +30,10 @@ def cases(rng: Generator) -> Iterator[Case]:
     yield from _mask_cases(rng)
     for label, mask in (("no mask", None), ("query 1 may attend to nothing", _blind(rng, 2, 3, 5))):
         yield _case(rng, "gradients", 2, 3, 5, 14, 2, mask, f"{label}, with gradients", backward=True)
+    for training in (False, True):
+        x = randn(rng, 2, 5, 15)
+        label = f"{describe(x, x, 3)}, a causal mask, {'training' if training else 'evaluation'} mode, with gradients"
+        yield _layer(rng, "gradients", (15, 3), label, Call((x, x, x, causal_mask(5)), backward=True), train=training)
     yield from _dropout_cases(rng)
     for d_model, heads in ((10, 4), (6, 5), (3, 7)):
         x = randn(rng, 2, 3, d_model)
@@ -47,11 +51,18 @@ def _self_attention_cases(rng: Generator) -> Iterator[Case]:
         (5, 1, 22, 11),
         (2, 7, 14, 2),  # as many keys as a head is wide
         (2, 13, 55, 5),
+        (7, 3, 36, 12),
+        (1, 3, 16, 8),
+        (2, 3, 12, 4),
     ):
         x = randn(rng, batch, length, d_model)
         yield _layer(
             rng, "self-attention", (d_model, heads), f"{describe(x, x, heads)}, self-attention", Call((x, x, x))
         )
+    x = randn(rng, 2, 3, 14, dtype=torch.float64)
+    state = {name: value.double() for name, value in state_for(rng, 14).items()}
+    label = f"{describe(x, x, 2)}, float64"
+    yield Case("self-attention", label, (Call((x, x, x)),), Call((14, 2)), state, tolerance=1e-9)
     x = sequence_first(randn(rng, 2, 3, 14))
     yield _layer(rng, "self-attention", (14, 2), f"{describe(x, x, 2)}, stored sequence first", Call((x, x, x)))
     x = randn(rng, 3, 5, 14)
@@ -114,6 +125,7 @@ def _cross_attention_cases(rng: Generator) -> Iterator[Case]:
         (2, 1, 11, 15, 5),
     ):
         yield _case(rng, "cross-attention", batch, queries, keys, d_model, heads, None, "cross-attention")
+    yield _case(rng, "cross-attention", 2, 3, 3, 14, 2, None, "another sequence of the same length")
 
 
 def _mask_cases(rng: Generator) -> Iterator[Case]:
@@ -128,6 +140,18 @@ def _mask_cases(rng: Generator) -> Iterator[Case]:
         ("query 1 may attend to nothing", 2, 2, _blind(rng, 2, 3, 5)),
     ):
         yield _case(rng, "mask", batch, 3, 5, 14, heads, mask, label)
+    q, k, v = (randn(rng, 3, length, 14) for length in (3, 5, 5))
+    yield _layer(
+        rng,
+        "mask",
+        (14, 2),
+        f"{describe(q, k, 2)}, one layer called again with another mask, other lengths, no mask, another batch",
+        Call((q, k, v, ragged_mask(rng, 3, 1, 3, 5))),
+        Call((q, k, v, ragged_mask(rng, 3, 1, 3, 5))),
+        Call((q, k[:, :2], v[:, :2], ragged_mask(rng, 3, 2))),
+        Call((q, k, v)),
+        Call((q[:1], k[:1], v[:1])),
+    )
     x = randn(rng, 2, 5, 14)
     later = torch.cat([x[:, :3], randn(rng, 2, 2, 14)], dim=1)
     for label, mask in (("causal", causal_mask(5)), ("padding", padding_mask(torch.tensor([3, 3]), 5))):
@@ -173,19 +197,43 @@ def _dropout_cases(rng: Generator) -> Iterator[Case]:
     yield _layer(
         rng, "dropout", (14, 2, 0.0), f"{describe(x, x, 2)}, dropout 0, training mode", Call((x, x, x)), train=True
     )
-    # One key: its weight is 1 in every head, so a head's result is its value, whole: dropped, or doubled.
-    x = torch.ones(61, 1, 14)
+    x = randn(rng, 2, 5, 14)
+    yield _layer(
+        rng,
+        "dropout",
+        (14, 2, 0.5),
+        f"{label}, in training, then twice in evaluation mode",
+        Call((x, x, x)),
+        *(Call((x, x, x), train=False),) * 2,
+        holds=(Property("In evaluation mode nothing is left to chance.", lambda outputs: _moved(outputs[1:])),),
+        train=True,
+        compare=False,
+    )
+    # With v_proj and out_proj the identity and values of 1, a head's result is the sum of the weights that it kept.
     state = {**state_for(rng, 14), "v_proj.weight": torch.eye(14), "out_proj.weight": torch.eye(14)}
-    state |= {"v_proj.bias": torch.zeros(14), "out_proj.bias": torch.zeros(14)}
+    state |= {name: torch.zeros(14) for name in ("v_proj.bias", "out_proj.bias")}
+    x = torch.ones(61, 1, 14)
+    for p in (0.5, 0.2):
+        yield Case(
+            "dropout",
+            f"one key of ones, v_proj and out_proj the identity, dropout {p}, training mode",
+            (Call((x, x, x)),),
+            build=Call((14, 2, p)),
+            state=state,
+            train=True,
+            compare=False,
+            holds=(dropped_or_scaled(p),),
+        )
+    q, k = torch.ones(61, 5, 14), torch.ones(61, 10, 14)
     yield Case(
         "dropout",
-        "one key of ones, v_proj and out_proj the identity, dropout 0.5, training mode",
-        (Call((x, x, x)),),
-        build=Call((14, 2, 0.5)),
+        "10 equal keys of ones, v_proj and out_proj the identity, dropout 0.2, training mode",
+        (Call((q, k, k)),),
+        build=Call((14, 2, 0.2)),
         state=state,
         train=True,
         compare=False,
-        holds=(dropped_or_doubled,),
+        holds=(each_on_its_own,),
     )
 
 
@@ -257,25 +305,47 @@ def _differ(outputs: Sequence[Any]) -> str | None:
     return "two runs on one input are equal" if close(outputs[0], outputs[1], 1e-6) else None
 
 
-def _dropped(outputs: Sequence[Any]) -> str | None:
-    heads = outputs[0].unflatten(-1, (2, 7))
-    whole = (heads - heads[..., :1]).abs().max()
-    if whole > 1e-4:
-        return "some features of a head were dropped and others not"
-    sizes = heads[..., 0].flatten()
-    odd = sizes[((sizes - 2).abs() > 1e-4) & (sizes.abs() > 1e-4)]
-    if len(odd):
-        return f"a head's result was {odd[0]:.3g} times its value, where it should be 0 or 2 times"
-    dropped = float((sizes == 0).float().mean())
-    return None if 0.2 < dropped < 0.8 else f"{dropped:.0%} of the weights were dropped"
+def _moved(outputs: Sequence[Any]) -> str | None:
+    change = (outputs[1] - outputs[0]).abs().max()
+    return None if change < 1e-6 else f"two runs on one input differ by {change:.2g}"
 
 
+def dropped_or_scaled(p: float) -> Property:
+    def broken(outputs: Sequence[Any]) -> str | None:
+        heads = outputs[0].unflatten(-1, (2, 7))
+        if (heads - heads[..., :1]).abs().max() > 1e-4:
+            return "some features of a head were dropped and others not"
+        sizes = heads[..., 0].flatten()
+        kept = 1 / (1 - p)
+        odd = sizes[((sizes - kept).abs() > 1e-4) & (sizes.abs() > 1e-4)]
+        if len(odd):
+            return f"a head's result was {odd[0]:.3g} times its value, where it should be 0 or {kept:g} times"
+        dropped = float((sizes == 0).float().mean())
+        return None if abs(dropped - p) < 0.2 else f"{dropped:.0%} of the weights were dropped"
+
+    return Property(
+        "Dropout acts on the attention weights: a head loses a key altogether, and keeps the others scaled up.", broken
+    )
+
+
+def _together(outputs: Sequence[Any]) -> str | None:
+    sums = outputs[0].unflatten(-1, (2, 7))[..., 0]  # (batch, query, head)
+    if abs(float(sums.mean()) - 1) > 0.08:
+        return f"the weights of a query sum to {sums.mean():.2f} on average, where it should stay 1"
+    for axis, name in ((1, "queries"), (2, "heads")):
+        if (sums.std(dim=axis).mean()) < 0.05:
+            return f"all {name} lost the same keys"
+    return (
+        None
+        if 0.1 < float(sums.std()) < 0.22
+        else f"the sums of the weights spread by {sums.std():.2f} instead of 0.16"
+    )
+
+
+each_on_its_own = Property("Each attention weight is dropped on its own, and the mean of their sum stays 1.", _together)
 all_queries_alike = Property("Scores come from {name}: without it every key weighs the same.", _unlike)
 only_bias_left = Property("Everything that is handed over goes through {name}.", _more_than_bias)
 differs = Property("In training, dropout is at work.", _differ)
-dropped_or_doubled = Property(
-    "Dropout acts on the attention weights: a head loses a key altogether, and keeps the others scaled up.", _dropped
-)
 
 
 # --- wrong answers -------------------------------------------------------------------------------------------------

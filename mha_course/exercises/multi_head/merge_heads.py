@@ -18,7 +18,16 @@ SECTION = "multi_head#split-and-merge"
 
 
 def cases(rng: Generator) -> Iterator[Case]:
-    for batch, heads, length, d_head in ((1, 2, 2, 3), (2, 1, 3, 5), (2, 5, 3, 7), (3, 7, 11, 2), (1, 3, 13, 1)):
+    for batch, heads, length, d_head in (
+        (1, 2, 2, 3),
+        (2, 1, 3, 5),
+        (2, 5, 3, 7),
+        (3, 7, 11, 2),
+        (1, 3, 13, 1),
+        (2, 12, 3, 2),
+        (7, 4, 2, 3),
+        (1, 8, 2, 2),
+    ):
         x = multi_head.split_heads(numbered(batch, length, heads * d_head), heads)
         yield Case("layout", describe(x), (Call((x,)),), holds=(right_origin,))
         yield Case(

@@ -22,7 +22,16 @@ CLEARER = (
 
 
 def cases(rng: Generator) -> Iterator[Case]:
-    for batch, length, heads, d_head in ((1, 2, 2, 3), (2, 3, 1, 5), (2, 3, 5, 7), (3, 11, 7, 2), (1, 13, 3, 1)):
+    for batch, length, heads, d_head in (
+        (1, 2, 2, 3),
+        (2, 3, 1, 5),
+        (2, 3, 5, 7),
+        (3, 11, 7, 2),
+        (1, 13, 3, 1),
+        (2, 3, 12, 2),
+        (7, 2, 4, 3),
+        (1, 2, 8, 2),
+    ):
         x = numbered(batch, length, heads * d_head)
         yield Case("layout", describe(x, heads), (Call((x, heads)),), holds=(right_origin,))
     x = randn(rng, 5, 1, 6, dtype=torch.float64)

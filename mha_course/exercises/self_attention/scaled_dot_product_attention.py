@@ -24,8 +24,11 @@ def cases(rng: Generator) -> Iterator[Case]:
     for label, leading, queries, keys, mask in (
         ("no mask", (), 2, 3, None),
         ("3 heads, a mask", (2, 3), 5, 7, ragged_mask(rng, 2, 1, 5, 7)),
+        ("float64", (2,), 3, 3, None),
     ):
-        q, k, v = inputs(rng, leading, queries, keys, 5, 11)
+        q, k, v = inputs(
+            rng, leading, queries, keys, 5, 11, dtype=torch.float64 if label == "float64" else torch.float32
+        )
         call = Call((q, k, v), backward=True) if mask is None else Call((q, k, v, mask), backward=True)
         yield Case("gradients", describe(q, k, v) + f", {label}, with gradients", (call,))
     yield from _nothing_cases(rng)
@@ -41,6 +44,8 @@ def _mixing_cases(rng: Generator) -> Iterator[Case]:
         ("heads", (2, 3), 5, 7, 13, 11, 1.0),
         ("small scores", (2, 3), 5, 7, 11, 2, 0.1),
         ("large scores", (3,), 5, 7, 11, 2, 5.0),
+        ("as many keys as queries", (2,), 5, 5, 29, 3, 1.0),
+        ("two axes of examples, and heads", (2, 3, 2), 3, 5, 7, 2, 1.0),
     ):
         q, k, v = inputs(rng, leading, queries, keys, d_head, d_value, scale)
         text = describe(q, k, v) + f", {label}" * bool(label)
@@ -85,6 +90,7 @@ def _mask_cases(rng: Generator) -> Iterator[Case]:
         ("a mask (batch, 1, 1, key)", (3, 2), ragged_mask(rng, 3, 1, 1, 5)),
         ("a mask (batch, 1, query, key)", (2, 2), ragged_mask(rng, 2, 1, 3, 5)),
         ("a mask (batch, head, query, key)", (2, 3), ragged_mask(rng, 2, 3, 3, 5)),
+        ("a mask (batch, query, key)", (2,), ragged_mask(rng, 2, 3, 5)),
         ("a mask that allows everything", (), torch.ones(3, 5, dtype=torch.bool)),
     ):
         q, k, v = inputs(rng, leading, 3, 5, 7, 2)
@@ -109,9 +115,11 @@ def _mask_cases(rng: Generator) -> Iterator[Case]:
             ),
         ),
     )
-    q, k, v = inputs(rng, (), 3, 5, 7, 2, 9.0)
-    mask = ragged_mask(rng, 3, 5)
-    yield Case("mask", describe(q, k, v) + ", large scores, a mask", (Call((q, k, v, mask)),), holds=(rows_sum_to_one,))
+    for scale in (9.0, 90.0):
+        q, k, v = inputs(rng, (), 5, 5, 7, 2, scale)
+        mask = ragged_mask(rng, 5, 5)
+        text = f"{describe(q, k, v)}, scores in the {'tens' if scale < 10 else 'thousands'}, a mask"
+        yield Case("mask", text, (Call((q, k, v, mask)),), holds=(rows_sum_to_one,))
 
 
 def _nothing_cases(rng: Generator) -> Iterator[Case]:
@@ -134,6 +142,8 @@ def _half_precision_cases(rng: Generator) -> Iterator[Case]:
     call = Call((q.half(), k.half(), v.half()))
     text = describe(q, k, v) + ", float16, scores near 29,000"
     yield Case("half precision", text, (call,), tolerance=2e-3)
+    q, k, v = (x.bfloat16() for x in inputs(rng, (2,), 3, 5, 7, 2))
+    yield Case("half precision", describe(q, k, v) + ", bfloat16", (Call((q, k, v)),), tolerance=3e-2)
     q, k, v = inputs(rng, (), 3, 5, 7, 2)
     call = Call((q.half(), k.half(), v.half(), ragged_mask(rng, 3, 5)))
     advice = (
