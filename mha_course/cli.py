@@ -18,6 +18,8 @@ from mha_course.grader.gradebook import JOBS, SECONDS, UsageError, grade
 if TYPE_CHECKING:
     from mha_course.exercises.exercise import Exercise
 
+SECONDS_LIMIT = 86_400  # a day
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Carry out a command.
@@ -152,18 +154,18 @@ def _parser() -> argparse.ArgumentParser:
     start.set_defaults(run=_start)
 
     check = commands.add_parser("check", help="check your own work, for practice")
-    check.add_argument("work", metavar="DIR", type=Path, help="your folder, or one notebook or Python file")
+    check.add_argument("work", metavar="DIR", type=_path, help="your folder, or one notebook or Python file")
     check.set_defaults(run=_check)
 
     grading = commands.add_parser("grade", help="grade a folder of submissions")
-    grading.add_argument("submissions", metavar="SUBMISSIONS", type=Path, help="each file or folder in it is one")
-    grading.add_argument("--out", metavar="RESULTS", type=Path, required=True, help="a folder for the results")
+    grading.add_argument("submissions", metavar="SUBMISSIONS", type=_path, help="each file or folder in it is one")
+    grading.add_argument("--out", metavar="RESULTS", type=_path, required=True, help="a folder for the results")
     grading.add_argument("--only", metavar="NAME", nargs="+", help="grade these exercises alone")
     grading.add_argument("--jobs", type=_positive_int, default=JOBS, help="submissions at a time (%(default)s)")
     grading.set_defaults(run=_grade)
 
     for command in (check, grading):
-        command.add_argument("--seed", type=int, default=0, help="of the inputs (%(default)s)")
+        command.add_argument("--seed", type=_seed, default=0, help="of the inputs (%(default)s)")
         command.add_argument(
             "--seconds", type=_positive, default=SECONDS, help="for one exercise of one submission (%(default)g)"
         )
@@ -171,11 +173,37 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= SECONDS_LIMIT:
+        raise argparse.ArgumentTypeError(f"{text} is not a number above 0 and at most {SECONDS_LIMIT}")
     return value
 
 
 def _positive_int(text: str) -> int:
-    return int(_positive(str(int(text))))
+    value = _whole(text)
+    if value is None or value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number above 0")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = _whole(text)
+    if value is None or not -(2**63) <= value < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at most 64 bits")
+    return value
+
+
+def _whole(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _path(text: str) -> Path:
+    if not text:  # Path would take it for the folder at hand
+        raise argparse.ArgumentTypeError("an empty text names no file or folder")
+    return Path(text)

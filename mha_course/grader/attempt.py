@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from mha_course.exercises import allowed_modules
 from mha_course.exercises.exercise import Exercise
@@ -16,12 +18,13 @@ from mha_course.grader.plan import CourseImport, Plan, plan
 from mha_course.grader.sandbox import Sandbox
 from mha_course.grader.submission import Submission
 from mha_course.grader.verdicts import Crashed, TimedOut, Verdict, Word
+from mha_course.grader.worker import MESSAGE_LIMIT, OUTPUT_LIMIT
 
 Judge = Callable[[Exercise, Callable[[Mapping[str, Any]], Mapping[str, Any]], int], Verdict]
 _PACKAGE = Path(__file__).resolve().parents[1]
 _FREE = ("", "check", "hint")  # what a learner's notebook may take from the course besides chapters
 _ERRORS_SHOWN = 3
-_FORGED = "sent something that is not a result"  # as the end of "your code …"
+_FORGED = "sent back something that is not a result"  # as the end of "your code …"
 
 
 def attempt(
@@ -131,10 +134,7 @@ def _run(
         def run(case: Mapping[str, Any]) -> Mapping[str, Any]:
             with _released(turn):
                 reply = child.request(case)
-            results, error = reply.get("results"), reply.get("error")
-            if not isinstance(results, list) or (error is None and len(results) != len(case["calls"])):
-                raise Crashed(_FORGED)
-            return reply
+            return _checked(reply, case["calls"])
 
         verdict = judge(exercise, run, seed)
     return verdict if verdict.verdict == "passed" else replace(verdict, message=verdict.message + shown)
@@ -151,11 +151,57 @@ class _Loaded:
     @classmethod
     def parse(cls, reply: Mapping[str, Any]) -> _Loaded | None:
         """Read it; None if it is of another form, which only learner code can have sent."""
-        try:
-            raised = [f"{error['where']} raised {error['type']}: {error['message']}" for error in reply["errors"]]
-            return cls(bool(reply["loaded"]), str(reply["kind"]), raised)
-        except (KeyError, TypeError):
+        errors, kind, loaded = reply.get("errors"), reply.get("kind"), reply.get("loaded")
+        if type(errors) is not list or type(kind) is not str or type(loaded) is not bool:
             return None
+        told = [_told(error) for error in errors]
+        raised = [f"{error['where']} raised {error['type']}: {error['message']}" for error in told if error is not None]
+        return cls(loaded, kind, raised) if len(raised) == len(errors) else None
+
+
+def _checked(reply: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Read the reply to a case.
+
+    Raises:
+        Crashed: if it is not exactly what `run_case` returns; then learner code has sent it.
+    """
+    results, error, printed = reply.get("results"), reply.get("error"), reply.get("printed")
+    told = None if error is None else _told(error, stages=("build", "state", "call"))
+    if (
+        type(results) is not list
+        or type(printed) is not int
+        or printed < 0
+        or (error is None) != (told is None)
+        or len(results) > len(calls)
+        or (error is None and len(results) != len(calls))
+        or not all(map(_is_result, results, calls))
+    ):
+        raise Crashed(_FORGED)
+    return {"results": results, "error": told, "printed": min(printed, OUTPUT_LIMIT)}
+
+
+def _is_result(result: object, call: Mapping[str, Any]) -> bool:
+    if type(result) is not dict or set(result) != {"output", "changed", "gradients"}:
+        return False
+    changed, gradients = result["changed"], result["gradients"]
+    arguments = {*map(str, range(len(call["args"]))), *call["kwargs"]}
+    return (
+        type(changed) is list
+        and all(type(name) is str and name in arguments for name in changed)
+        and type(gradients) is dict
+        and all(type(name) is str for name in gradients)
+        and all(value is None or isinstance(value, Tensor) for value in gradients.values())
+    )
+
+
+def _told(error: object, stages: tuple[str, ...] = ()) -> dict[str, str] | None:
+    """Read what `describe_error` wrote, no text longer than a reader wants; None if it is of another form."""
+    fields = {"type", "message", "where", "code", *["stage"] * bool(stages)}
+    if type(error) is not dict or set(error) != fields or not all(type(text) is str for text in error.values()):
+        return None
+    if stages and error["stage"] not in stages:
+        return None
+    return {name: text[:MESSAGE_LIMIT] for name, text in error.items()}
 
 
 @contextlib.contextmanager

@@ -109,7 +109,10 @@ def grade(
             grader = partial(attempt, judge=judge or own_judge, seed=seed, seconds=seconds)
             work = _Work(out, chosen, grader, seed, report or _print)
             records |= work.do(todo, sandboxes)
-    results.write(out / results.TABLE, results.table(records))
+    try:
+        results.write(out / results.TABLE, results.table(records))
+    except OSError as error:
+        raise UsageError(f"{out / results.TABLE} can't be written: {error.strerror}") from error
     return Summary(out, dict(sorted(records.items())), len(todo), passed_over)
 
 
@@ -132,10 +135,11 @@ def _entries(submissions: Path, out: Path) -> tuple[list[Path], tuple[str, ...]]
     except OSError as error:
         raise UsageError(f"{submissions} can't be opened: {error.strerror}") from error
     for path in entries:
-        is_result = (path / results.TABLE).exists() or (out.exists() and path.exists() and path.samefile(out))
-        if path.name.startswith((".", "__pycache__")) or is_result:
+        is_out = out.exists() and path.exists() and path.samefile(out)
+        if path.name.startswith((".", "__pycache__")) or is_out:
             continue
-        if path.is_dir() or path.suffix in SUFFIXES:
+        is_result = (path / results.TABLE).exists() and not any(p.suffix in SUFFIXES for p in path.rglob("*"))
+        if (path.is_dir() and not is_result) or path.suffix in SUFFIXES:
             found.append(path)
         else:
             passed_over.append(path.name)
@@ -199,7 +203,11 @@ class _Work:
                 submission = read(path)
                 verdicts = [self.attempt(exercise, submission, sandbox, self.turn) for exercise in self.exercises]
                 record = _record(name, submission, verdicts, seed=self.seed, protections=protections, key=key)
-                results.save(self.out, name, record)
+                try:
+                    results.save(self.out, name, record)
+                except OSError as error:  # one name that the disk refuses must not cost all others their marks
+                    record["notes"].append(f"its result file could not be written: {error.strerror}")
+                    self.report(f"{name}: its result file could not be written: {error.strerror}")
                 self.records[name] = record
                 words = ", ".join(f"{verdict.exercise} {verdict.verdict.replace('_', ' ')}" for verdict in verdicts)
                 self.report(f"[{len(self.records)}/{total}] {name}: {words}")

@@ -21,7 +21,7 @@ FILES = (
     "__init__.py",
     *(f"grader/{name}.py" for name in ("__init__", "zygote", "loader", "worker", "wire", "channel")),
 )
-HOME = "/tmp"  # noqa: S108 (inside, an empty folder in memory)
+HOME = "/scratch"  # inside, an empty folder in memory; not /tmp, below which Python itself may lie
 HOME_SIZE = 16 * 2**20  # bytes
 _GRADER = "/grader"  # where those files lie inside
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/nix/store", "/gnu/store")
@@ -35,8 +35,8 @@ _SCRIPT = """
 set -e
 root=$1; shift
 mount -t tmpfs -o mode=755 tmpfs "$root"
-mkdir "$root/tmp" "$root/proc" "$root/dev"
-mount -t tmpfs -o size=$1 tmpfs "$root/tmp"; shift
+mkdir "$root/scratch" "$root/proc" "$root/dev"
+mount -t tmpfs -o size=$1 tmpfs "$root/scratch"; shift
 while [ "$1" != -- ]; do
     place="$root$2"
     mkdir -p "$(dirname "$place")"

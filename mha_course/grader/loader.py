@@ -14,7 +14,7 @@ import importlib.util
 import linecache
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from mha_course.grader.channel import Channel
@@ -91,9 +91,9 @@ def load(program: Mapping[str, Any]) -> tuple[types.ModuleType, dict[str, Any]]:
 
 
 def _run_cell(
-    cell: Mapping[str, str], namespace: dict[str, Any], labels: set[str], errors: list[dict[str, str]]
+    cell: Mapping[str, Any], namespace: dict[str, Any], labels: set[str], errors: list[dict[str, str]]
 ) -> None:
-    flags = 0
+    flags = _flags(cell.get("futures", ()))
     tree: Any = compile(cell["source"], cell["label"], "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     for statement in tree.body:
         try:
@@ -105,8 +105,15 @@ def _run_cell(
             if len(errors) < ERRORS_LIMIT:
                 errors.append(describe_error(caught, labels.__contains__))
         if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
-            for alias in statement.names:
-                flags |= getattr(__future__, alias.name).compiler_flag
+            flags |= _flags(alias.name for alias in statement.names)
+
+
+def _flags(futures: Iterable[str]) -> int:
+    """Say to the compiler what was taken from `__future__`."""
+    flags = 0
+    for name in futures:
+        flags |= getattr(getattr(__future__, name, None), "compiler_flag", 0)
+    return flags
 
 
 def remember_source(label: str, source: str) -> None:

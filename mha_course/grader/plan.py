@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -36,6 +36,7 @@ class Plan:
     is_stub: bool = False  # nothing was written yet
     unreadable: str = ""  # why the definition can't be run
     course_imports: tuple[CourseImport, ...] = ()
+    futures: tuple[tuple[str, ...], ...] = ()  # for each cell, what cells before it took from `__future__`
 
     def program(self, course: dict[str, str]) -> dict[str, Any]:
         """Write the plan as the message that a child runs.
@@ -48,7 +49,10 @@ class Plan:
         """
         return {
             "name": self.name,
-            "cells": [{"label": cell.label, "source": cell.source} for cell in self.cells],
+            "cells": [
+                {"label": cell.label, "source": cell.source, "futures": list(futures)}
+                for cell, futures in zip(self.cells, self.futures, strict=True)
+            ],
             "path": f"{FOLDER}/{self.cells[0].file}" if self.cells[0].file.endswith(".py") else "",
             "modules": {
                 name: {
@@ -83,30 +87,55 @@ def plan(submission: Submission, name: str) -> Plan | None:
     """
     answers, helpers = _all_statements(submission)
     notes: list[str] = []
-    found = _definitions(answers, name, "definition") or _definitions(answers, name, "import")
-    if not found and (found := _definitions(helpers, name, "definition")):
+    outside = set() if submission.is_folder else set(submission.modules)
+    theirs = {b.name for s in answers for b in s.binds if b.kind == "import" and b.module in outside}
+    defined = _definitions(answers, name, "definition")
+    foreign = [s for s, b in defined if _is_alias(b.node, theirs)]
+    defined = [pair for pair in defined if pair[0] not in foreign]
+    empty = [(s, b) for s, b in defined if is_stub(b.node) and not _changes(answers, s, name)]
+    found = [pair for pair in defined if pair not in empty]
+    if not found:
+        imported = _definitions(answers, name, "import")
+        foreign += [s for s, b in imported if b.module in outside]
+        found = [pair for pair in imported if pair[0] not in foreign] or empty
+    if not found and not foreign and (found := _definitions(helpers, name, "definition")):
         notes.append(f"{name} is taken from {found[-1][0].cell.label}, which another file imports")
     broken = [cell for cell in submission.cells if cell.tree is None and _seems_to_define(cell, name)]
+    if foreign and not found and not broken:
+        cell = foreign[-1].cell
+        text = f"{cell.label} takes {name} from a file beside it, which is no part of what was handed in"
+        return Plan(name, (cell,), {}, unreadable=text)
     if not found:
         if not broken:
             return None
         return Plan(name, (broken[-1],), {}, unreadable=f"{broken[-1].label} can't be read: {broken[-1].error}")
     notes += [f"{cell.label} seems to define {name} too, but can't be read" for cell in broken]
     last, binding = found[-1]
-    if len(found) > 1:
-        places = ", ".join(f"{s.cell.label}, line {getattr(b.node, 'lineno', 1)}" for s, b in found)
-        notes.append(f"{name} is defined {len(found)} times ({places}); the last one counts")
+    every = sorted(dict.fromkeys((*found, *empty)), key=lambda pair: answers.index(pair[0])) if empty else found
+    if len(every) > 1:
+        places = ", ".join(f"{s.cell.label}, line {getattr(b.node, 'lineno', 1)}" for s, b in every)
+        which = "the last one" if every[-1] == found[-1] else "the last one that is not empty"
+        notes.append(f"{name} is defined {len(every)} times ({places}); {which} counts")
     notes += [
         f"{last.cell.label}, line {line}: `raise NotImplementedError` stands above code and keeps it from running"
         for line in leftovers(binding.node)
     ]
-    same_file = [s for s in (*answers, *helpers) if s.cell.file == last.cell.file]
+    passed_over = [s for s, b in empty if s is not last and b.node is s.node]
+    same_file = [s for s in (*answers, *helpers) if s.cell.file == last.cell.file and s not in passed_over]
     reached, used = _reach(same_file, last, name)
     labels = {statement.cell.label for statement in reached}
     cells = tuple(dict.fromkeys(s.cell for s in same_file if s.cell.label in labels))
     modules = _imported(submission, cells)
     imports = [*_course_imports(reached, used), *_course_imports(_statements(m.cell for m in modules.values()), None)]
-    return Plan(name, cells, modules, tuple(notes), is_stub(binding.node), course_imports=tuple(imports))
+    return Plan(
+        name,
+        tuple(_without(cell, passed_over) for cell in cells),
+        modules,
+        tuple(notes),
+        found[-1] in empty or (is_stub(binding.node) and not _changes(same_file, last, name)),
+        course_imports=tuple(imports),
+        futures=tuple(_futures(same_file, cell) for cell in cells),
+    )
 
 
 @lru_cache(maxsize=4)
@@ -135,6 +164,46 @@ def _definitions(statements: list[_Statement], name: str, kind: str) -> list[tup
     ]
 
 
+def _changes(statements: list[_Statement], definition: _Statement, name: str) -> list[_Statement]:
+    """Find what changes a definition after it was made."""
+    later = statements[statements.index(definition) + 1 :]
+    return [
+        s
+        for s in later
+        if s.cell.file == definition.cell.file and any(b.name == name and b.kind == "change" for b in s.binds)
+    ]
+
+
+def _is_alias(node: ast.AST, names: set[str]) -> bool:
+    """Whether a definition is only another name for something that one of these names holds."""
+    value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
+    while isinstance(value, ast.Attribute):
+        value = value.value
+    return isinstance(value, ast.Name) and value.id in names
+
+
+def _without(cell: Cell, statements: list[_Statement]) -> Cell:
+    """Blank out empty definitions, which would take the place of a finished one that comes before them."""
+    lines = cell.source.split("\n")
+    for node in (s.node for s in statements if s.cell is cell):
+        last = node.end_lineno or node.lineno
+        beside = lines[node.lineno - 1][: node.col_offset] + lines[last - 1].encode()[node.end_col_offset :].decode()
+        if not beside.partition("#")[0].strip() and not (isinstance(node, ast.Assign) and len(node.targets) > 1):
+            lines[node.lineno - 1 : last] = ["pass", *[""] * (last - node.lineno)]
+    return replace(cell, source="\n".join(lines))
+
+
+def _futures(statements: list[_Statement], cell: Cell) -> tuple[str, ...]:
+    """List what the cells before one took from `__future__`, which a notebook keeps to its end."""
+    found: list[str] = []
+    for statement in statements:
+        if statement.cell is cell:
+            break
+        if isinstance(statement.node, ast.ImportFrom) and statement.node.module == "__future__":
+            found += [alias.name for alias in statement.node.names]
+    return tuple(dict.fromkeys(found))
+
+
 def _seems_to_define(cell: Cell, name: str) -> bool:
     return re.search(rf"^\s*(?:(?:async\s+)?def|class)\s+{name}\b|^{name}\s*=", cell.source, re.MULTILINE) is not None
 
@@ -145,11 +214,9 @@ def _reach(statements: list[_Statement], last: _Statement, name: str) -> tuple[l
     for statement in statements:
         for binding in statement.binds:
             binders.setdefault(binding.name, []).append(statement)
-    later = statements[statements.index(last) + 1 :]
-    changes = [s for s in later if any(b.name == name and b.kind == "change" for b in s.binds)]
     reached: list[_Statement] = []
     used = {"*"}
-    todo = [last, *changes, *binders.get("*", ())]
+    todo = [last, *_changes(statements, last, name), *binders.get("*", ())]
     while todo:
         statement = todo.pop()
         if statement in reached:

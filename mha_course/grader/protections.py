@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from mha_course.exercises.exercise import Call, Case
 from mha_course.grader.child import Child
 from mha_course.grader.verdicts import Crashed
 
@@ -53,10 +54,8 @@ def protections(sandbox: Opener, hidden: Sequence[str], scratch: Path, memory: i
     program = {"name": "probe", "cells": cells, "path": "", "modules": {}, "course": {}}
     with socket.create_server(("127.0.0.1", 0)) as server:
         args = ((*hidden, str(here)), str(scratch), server.getsockname()[1], os.getpid(), memory)
-        call = {"method": "", "args": args, "kwargs": {}, "backward": False}
-        case: dict[str, Any] = {"build": None, "state": {}, "train": False, "seed": 0, "calls": [call]}
         with sandbox.open(program, seconds=60) as child:
-            reply = child.request(case)
+            reply = child.request(Case("", "", (Call(args),)).message())
             was_written = (scratch / "written").exists()  # it is cleared away with the child
     if reply["error"] is not None:
         raise Crashed(f"raised {reply['error']}")

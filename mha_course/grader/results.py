@@ -24,7 +24,11 @@ def write(path: Path, text: str) -> None:
     """Write a file whole, or leave what was there."""
     with tempfile.NamedTemporaryFile("wb", dir=path.parent, prefix=".", suffix=".tmp", delete=False) as file:
         file.write(text.encode("utf-8", "backslashreplace"))  # a file's name may hold what is no text
-    Path(file.name).replace(path)
+    try:
+        Path(file.name).replace(path)
+    except OSError:  # a name too long, or a folder in that place
+        Path(file.name).unlink()
+        raise
 
 
 def save(out: Path, name: str, record: Record) -> None:
@@ -90,10 +94,15 @@ def table(records: Mapping[str, Record]) -> str:
             for exercise, entry in entries.items()
             if entry["verdict"] in ("timed_out", "crashed", "not_gradable", "grader_error")
         ]
-        # A spreadsheet would take a name that starts so for a formula.
-        shown = f"'{name}" if name.startswith(("=", "+", "-", "@")) else name
-        writer.writerow([shown, *map(_mark, points), _mark(total), "; ".join((*problems, *record["notes"]))])
+        notes = "; ".join((*problems, *record["notes"]))
+        writer.writerow([_disarmed(name), *map(_mark, points), _mark(total), _disarmed(notes)])
     return text.getvalue()
+
+
+def _disarmed(text: str) -> str:
+    """Keep a spreadsheet from taking text for a formula, or a carriage return in it for the end of a line."""
+    shown = text.replace("\r", " ")
+    return f"'{shown}" if text.startswith(("=", "+", "-", "@", "\t", "\r", "\n")) else shown
 
 
 def _mark(points: float | None) -> str:

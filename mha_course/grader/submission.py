@@ -128,7 +128,9 @@ def _files(reading: _Reading, folder: Path) -> Iterator[str]:
     for entry in entries:
         if entry.name.startswith((".", "__pycache__", "node_modules")):
             continue
-        if entry.is_dir(follow_symlinks=False):
+        if entry.is_dir(follow_symlinks=False) and entry.name == "mha_course":
+            reading.notes.append(f"{folder / entry.name} is passed over: it is named like the course itself")
+        elif entry.is_dir(follow_symlinks=False):
             if len(folder.parts) < DEPTH_LIMIT:
                 yield from _files(reading, folder / entry.name)
         elif entry.is_symlink() and entry.is_dir():

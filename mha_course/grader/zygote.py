@@ -51,6 +51,7 @@ class Zygote:
         self.child = 0
         self.status = 0
         self.reason = ""
+        self.bounds = _bounds()
 
     def serve(self) -> None:
         """Obey until the checker is gone."""
@@ -72,6 +73,8 @@ class Zygote:
 
     def start_child(self, connection: socket.socket, limits: dict[str, Any]) -> None:
         """Fork; the child never returns from here."""
+        if _bounds() != self.bounds:
+            os._exit(1)  # a child has changed them for all that follow; the checker starts another zygote
         self.status, self.reason = 0, ""
         self.child = os.fork()
         if self.child:
@@ -158,15 +161,19 @@ class Zygote:
         return sorted(found - {os.getpid()})
 
 
+def _bounds() -> tuple[object, ...]:
+    """Return all that a child inherits and that another process of the same user can set: see `prlimit`."""
+    kinds = sorted({value for name, value in vars(resource).items() if name.startswith("RLIMIT_")})
+    limits = tuple(resource.getrlimit(kind) for kind in kinds)
+    if sys.platform != "linux":
+        return (*limits, os.getpriority(os.PRIO_PROCESS, 0))
+    scheduling = (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority, frozenset(os.sched_getaffinity(0)))
+    return (*limits, os.getpriority(os.PRIO_PROCESS, 0), *scheduling)
+
+
 def _become_child(descriptor: int, limits: dict[str, Any], *, is_private: bool) -> None:
     """Give up everything but one socket, and set the limits."""
     os.setsid()
-    null = os.open(os.devnull, os.O_RDWR)
-    for standard in (0, 1, 2):
-        os.dup2(null, standard)
-    os.dup2(os.dup(descriptor), 3)  # by way of a copy, as it may be 3 already, and must outlive the next line
-    os.closerange(4, 4096)
-    _control_process(_PR_SET_PDEATHSIG, signal.SIGKILL)
     wanted = {
         resource.RLIMIT_AS: _mapped() + int(limits["memory"]),
         resource.RLIMIT_CPU: int(limits["seconds"]) + 1,
@@ -179,8 +186,16 @@ def _become_child(descriptor: int, limits: dict[str, Any], *, is_private: bool) 
     for kind, limit in wanted.items():
         # At its soft limit of processor time a process gets a signal that tells; at the hard one it is just killed.
         hard = limit + 1 if kind == resource.RLIMIT_CPU else limit
-        with contextlib.suppress(ValueError, OSError):  # some systems refuse some limits; what holds is probed
+        try:
             resource.setrlimit(kind, (limit, hard))
+        except (ValueError, OSError) as error:  # some systems refuse some limits; what holds is probed
+            os.write(2, f"limit {kind} could not be set to {limit}: {error}\n".encode())  # still the zygote's log
+    null = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(null, standard)
+    os.dup2(os.dup(descriptor), 3)  # by way of a copy, as it may be 3 already, and must outlive the next line
+    os.closerange(4, 4096)
+    _control_process(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _mapped() -> int:

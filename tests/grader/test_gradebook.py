@@ -2,10 +2,12 @@
 
 import contextlib
 import csv
+import io
 import json
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
 import textwrap
@@ -13,12 +15,15 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import mha_course
+from mha_course.cli import main
 from mha_course.grader import results
 from mha_course.grader.gradebook import UsageError, grade
 from mha_course.grader.sandbox import Sandbox
 from mha_course.grader.verdicts import Verdict
+from mha_course.grader.wire import encode
 
 RIGHT = "def split_heads(x, num_heads):\n    return x.reshape(*x.shape[:2], num_heads, -1).transpose(1, 2)\n"
 WRONG = "def split_heads(x, num_heads):\n    return x\n"
@@ -117,6 +122,63 @@ def test_an_error_of_the_grader_is_no_zero_and_is_tried_again(folder, run, tmp_p
     assert verdicts(summary) == {"ann": "passed", "bob": "failed"}
 
 
+GOOD = {"output": 1, "changed": [], "gradients": {}}
+ERROR = {"stage": "call", "type": "E", "message": "", "where": "", "code": ""}
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"results": [GOOD], "error": None, "printed": float("inf")},
+        {"results": [GOOD], "error": None, "printed": True},
+        {"results": [GOOD | {"changed": ["99"]}], "error": None, "printed": 0},
+        {"results": [GOOD | {"changed": ["²"]}], "error": None, "printed": 0},
+        {"results": [GOOD | {"changed": torch.zeros(2)}], "error": None, "printed": 0},
+        {"results": [GOOD | {"gradients": {"0": 1}}], "error": None, "printed": 0},
+        {"results": [GOOD | {"more": 1}], "error": None, "printed": 0},
+        {"results": [torch.zeros(3)], "error": None, "printed": 0},
+        {"results": torch.zeros(1), "error": None, "printed": 0},
+        {"results": [], "error": torch.zeros(1), "printed": 0},
+        {"results": [], "error": ERROR | {"type": torch.zeros(1)}, "printed": 0},
+        {"results": [], "error": {"type": "E"}, "printed": 0},
+        {"results": [GOOD] * 9, "error": ERROR, "printed": 0},
+        {},
+    ],
+    ids=lambda forged: str(forged)[:60],
+)
+def test_a_forged_result_is_the_answer_s_fault(folder, run, forged):
+    (folder / "ann.py").write_text(WRONG.replace("return x", f"import os; os.write(3, {framed(forged)!r})"))
+    entry = run()[0].records["ann"]["exercises"]["split_heads"]
+    assert entry["verdict"] == "crashed"
+    assert "sent back something that is not a result" in entry["message"]
+
+
+@pytest.mark.parametrize(
+    "changed", [{"errors": torch.zeros(1)}, {"errors": [torch.zeros(1)]}, {"loaded": torch.zeros(2)}]
+)
+def test_a_forged_report_of_loading_is_too(folder, run, changed):
+    forged = framed({"loaded": True, "kind": "function", "errors": []} | changed)
+    (folder / "ann.py").write_text(f"import os; os.write(3, {forged!r})\n" + WRONG)
+    entry = run()[0].records["ann"]["exercises"]["split_heads"]
+    assert entry["verdict"] == "crashed"
+    assert "sent back something that is not a result" in entry["message"]
+
+
+def framed(value):
+    data = encode(value)
+    return struct.pack(">I", len(data)) + data
+
+
+def test_what_an_answer_says_of_its_errors_is_kept_short(folder, run):
+    error = dict.fromkeys(("type", "message", "where", "code"), "x" * 10_000)
+    report = framed({"loaded": True, "kind": "function", "errors": [error]})
+    result = framed({"results": [], "error": {"stage": "call", **error}, "printed": 0})
+    body = WRONG.replace("return x", f"os.write(3, {result!r})")
+    (folder / "ann.py").write_text(f"import os; os.write(3, {report!r})\n" + body)
+    entry = run()[0].records["ann"]["exercises"]["split_heads"]
+    assert 1000 < len(entry["message"]) < 10_000
+
+
 def test_what_is_finished_is_not_graded_again(folder, run):
     (folder / "ann.py").write_text(RIGHT)
     (folder / "bob.py").write_text(RIGHT)
@@ -147,7 +209,8 @@ def test_a_run_that_was_killed_goes_on_where_it_was(folder, tmp_path):
         from mha_course.grader.gradebook import grade
         grade(Path({str(folder)!r}), Path({str(tmp_path / "results")!r}), seconds=90, only=["split_heads"], jobs=1)
     """)
-    environment = {**os.environ, "PYTHONPATH": str(Path(mha_course.__file__).parents[1])}
+    path = os.pathsep.join((str(Path(mha_course.__file__).parents[1]), *sys.path))
+    environment = {**os.environ, "PYTHONPATH": path}
     process = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE, text=True, env=environment)
     assert process.stderr.readline() == "[1/3] a: split_heads passed\n"
     time.sleep(0.2)
@@ -195,7 +258,52 @@ def test_a_folder_of_a_folder_is_one_submission_and_results_are_none(folder, run
     (folder / ".git").mkdir()
     summary, _ = run()
     assert verdicts(summary) == {"ann": "passed"}
-    assert summary.passed_over == ("roster.csv",)
+    assert summary.passed_over == ("old", "roster.csv")
+
+
+def test_a_learner_s_own_table_hides_no_submission(folder, run):
+    (folder / "ann").mkdir()
+    (folder / "ann" / "answer.py").write_text(RIGHT)
+    (folder / "ann" / "grades.csv").write_text("")
+    assert verdicts(run()[0]) == {"ann": "passed"}
+
+
+def test_a_result_that_can_not_be_written_costs_no_other_its_mark(folder, run, tmp_path):
+    long = "b" * 252
+    for name in ("ann", long, "zoe"):
+        (folder / f"{name}.py").write_text(RIGHT)
+    (tmp_path / "results" / "ann.json").mkdir(parents=True)
+    _, lines = run()
+    assert [row["split_heads"] for row in rows(tmp_path)] == ["3"] * 3
+    assert ["be written" in row["problems"] for row in rows(tmp_path)] == [True, True, False]
+    assert "ann: its result file could not be written: Is a directory" in lines
+    assert f"{long}: its result file could not be written: File name too long" in lines
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == ["ann.json", "grades.csv", "zoe.json"]
+
+
+def test_a_table_that_can_not_be_written_is_told(folder, run, tmp_path):
+    (tmp_path / "results" / "grades.csv").mkdir(parents=True)
+    with pytest.raises(UsageError, match=r"grades.csv can't be written: Is a directory"):
+        run(filled(folder))
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "rule"),
+    [
+        ("--seed", str(2**64), "is not a whole number of at most 64 bits"),
+        ("--seed", "abc", "abc is not a whole number of at most 64 bits"),
+        ("--seconds", "1e9", "1e9 is not a number above 0 and at most 86400"),
+        ("--seconds", "nan", "nan is not a number above 0 and at most 86400"),
+        ("--jobs", "abc", "abc is not a whole number above 0"),
+        ("--jobs", "0", "0 is not a whole number above 0"),
+        ("--out", "", "an empty text names no file or folder"),
+    ],
+)
+def test_an_option_out_of_bounds_is_wrong_usage(folder, tmp_path, capsys, option, value, rule):
+    with pytest.raises(SystemExit) as caught:
+        main(["grade", str(filled(folder)), "--out", str(tmp_path / "results"), option, value])
+    assert caught.value.code == 2
+    assert rule in capsys.readouterr().err
 
 
 def test_results_inside_the_submissions_are_not_graded(folder):
@@ -216,6 +324,16 @@ def test_a_name_that_a_spreadsheet_would_run_is_disarmed():
     record = {"exercises": {"f": entry}, "notes": ['odd, "quoted"']}
     text = results.table({"=1+1": record, "ann": record})
     assert text.splitlines()[1:] == ['\'=1+1,1.5,1.5,"odd, ""quoted"""', 'ann,1.5,1.5,"odd, ""quoted"""']
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r"])
+def test_a_note_that_a_spreadsheet_would_run_is_disarmed(start):
+    record = {"exercises": {"f": {"verdict": "passed", "points": 1.5}}, "notes": [f"{start}1+1"]}
+    (row,) = csv.DictReader(io.StringIO(results.table({f"{start}x": record}), newline=""))
+    assert (row["submission"], row["problems"]) == (
+        "'" + start.replace("\r", " ") + "x",
+        "'" + start.replace("\r", " ") + "1+1",
+    )
 
 
 @pytest.mark.parametrize(

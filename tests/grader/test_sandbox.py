@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from mha_course.exercises.exercise import Call, Case
 from mha_course.grader import isolation
 from mha_course.grader.protections import CLAIMS
 from mha_course.grader.sandbox import Sandbox, SandboxError
@@ -24,8 +25,7 @@ def program(*sources, name="f", modules=(), course=(), path=""):
 
 
 def case(*args):
-    calls = [{"method": "", "args": args, "kwargs": {}, "backward": False}]
-    return {"build": None, "state": {}, "train": False, "seed": 0, "calls": calls}
+    return Case("", "", (Call(args),)).message()
 
 
 def ask(sandbox, *sources, seconds=20, args=(), **more):
@@ -84,6 +84,12 @@ def test_nothing_of_the_name_is_told(sandbox):
 def test_a_future_import_holds_for_the_rest_of_its_cell(sandbox):
     source = "from __future__ import annotations\nimport torch\ndef f(x: nowhere): return f.__annotations__['x']"
     assert ask(sandbox, source, args=(1,)) == "nowhere"
+
+
+def test_a_future_of_an_earlier_cell_holds_too(sandbox):
+    cells = [{"label": "cell 2", "source": "def f(x: nowhere = 3): return x", "futures": ["annotations"]}]
+    with sandbox.open({**program(), "cells": cells}, 20) as child:
+        assert child.loaded["errors"] == []
 
 
 def test_files_of_the_submission_are_served_without_lying_there(sandbox):
@@ -199,6 +205,31 @@ def test_a_sandbox_whose_zygote_was_killed_starts_another(sandbox):
     sandbox._process.kill()
     sandbox._process.wait()
     assert ask(sandbox, "def f(): return 7") == 7
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        *(
+            f"import resource\nresource.prlimit(os.getppid(), resource.RLIMIT_{kind}, ({limit}, {limit}))"
+            for kind, limit in (("AS", 2**28), ("STACK", 2**16), ("NOFILE", 3))
+        ),
+        "os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
+        "os.sched_setaffinity(os.getppid(), [max(os.sched_getaffinity(0))])",
+    ],
+)
+def test_a_child_changes_no_limits_of_the_next(sandbox, attack):
+    state = """
+import os, resource
+def f():
+    kinds = sorted({v for k, v in vars(resource).items() if k.startswith("RLIMIT_") and k != "RLIMIT_AS"})
+    limits = [resource.getrlimit(kind) for kind in kinds]
+    return repr((limits, os.getpriority(os.PRIO_PROCESS, 0), os.sched_getaffinity(0)))
+"""
+    before = ask(sandbox, state)
+    with contextlib.suppress(Crashed, AssertionError):
+        ask(sandbox, f"import os\n{attack}\ndef f(): pass")
+    assert ask(sandbox, state) == before
 
 
 def test_a_zygote_that_is_killed_under_a_child_is_the_child_s_doing(sandbox):

@@ -296,6 +296,12 @@ ANSWERS = [
     "def f(x): raise ValueError",
     "f = 4",
     "class f(Base): pass",
+    "class f(ref.Module): pass",
+    "class f(Base):\n    def __init__(self):\n        super().__init__(8, heads=2)",
+    "class f(nn.Module):\n    def __init__(self):\n        super().__init__()\n    forward = given",
+    "class f(nn.Module, metaclass=Filled): pass",
+    "@filled\nclass f: pass",
+    "@filled\ndef f(x): ...",
     "class f(nn.Module):\n    def __init__(self):\n        self.x = 1\n    def forward(self, x):\n        raise NotImplementedError",
 ]
 
@@ -338,3 +344,79 @@ def test_a_module_of_the_learner_s_that_imports_the_course_is_seen(tmp_path):
 def test_globals_are_told_from_locals():
     code = "@d\ndef f(a=b, *c):\n    global g\n    e = [h for h in a]\n    def i(): return j, e\n    return k"
     assert uses(parse(code, magics=False)[1].body[0]) == {"d", "b", "g", "j", "k"}
+
+
+def test_an_empty_task_after_a_finished_one_does_not_win_and_does_not_run(book, tmp_path):
+    found = plan(
+        book("y = split_heads\n" + HEADS, "z = y\ndef split_heads(x, num_heads):\n    pass\ny = 2"), "split_heads"
+    )
+    assert [cell.label for cell in found.cells] == ["cell 1"]
+    assert not found.is_stub
+    assert found.notes[0].endswith("the last one that is not empty counts")
+    found = plan(book(HEADS + "def split_heads(x, n): ...  # yours\ny = 2"), "split_heads")
+    assert found.cells[0].source.split("\n")[2:] == ["pass", "y = 2"]
+    hand_in(tmp_path / "ann", {"hw.py": HEADS, "hw_original.py": "def split_heads(x, num_heads): pass"})
+    found = plan(read(tmp_path / "ann"), "split_heads")
+    assert ([cell.label for cell in found.cells], found.is_stub) == (["hw.py"], False)
+
+
+def test_a_finished_and_an_empty_definition_in_one_statement_are_no_error(book):
+    found = plan(book("if x:\n    def split_heads(): return 1\nelse:\n    def split_heads(): pass"), "split_heads")
+    assert not found.is_stub
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "@add_to_class(split_heads)\ndef forward(self, x): return x",
+        "@patch\ndef forward(self: split_heads, x): return x",
+        "@patch()\ndef forward(self: 'split_heads', x): return x",
+        "def forward(self, x): return x\nsetattr(split_heads, 'forward', forward)",
+        "for f in (len,):\n    setattr(split_heads, f.__name__, f)",
+    ],
+)
+def test_a_class_that_other_cells_fill_is_no_empty_task_and_they_run(book, change):
+    found = plan(book("from torch import nn\nclass split_heads(nn.Module):\n    pass", change, "x = 1"), "split_heads")
+    assert not found.is_stub
+    assert [cell.label for cell in found.cells] == ["cell 1", "cell 2"]
+
+
+def test_a_notebook_keeps_what_one_cell_took_from_the_future(book):
+    found = plan(book("from __future__ import annotations", HEADS, "from __future__ import division"), "split_heads")
+    assert found.program({})["cells"] == [{"label": "cell 2", "source": HEADS, "futures": ["annotations"]}]
+
+
+def test_a_folder_named_like_the_course_is_passed_over(tmp_path):
+    submission = read(hand_in(tmp_path, {"hw.py": "x = 1", "a/mha_course/multi_head.py": HEADS}))
+    assert plan(submission, "split_heads") is None
+    assert submission.notes == ("a/mha_course is passed over: it is named like the course itself",)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from ann2 import split_heads",
+        "from ann2 import split_heads as s\nsplit_heads = s",
+        "import ann2\nsplit_heads = ann2.split_heads",
+    ],
+)
+def test_what_a_file_beside_the_submission_defines_is_no_answer(tmp_path, source):
+    hand_in(tmp_path, {"ann.py": source, "ann2.py": HEADS})
+    found = plan(read(tmp_path / "ann.py"), "split_heads")
+    assert found.unreadable == "ann.py takes split_heads from a file beside it, which is no part of what was handed in"
+
+
+def test_a_class_built_on_one_from_a_file_beside_it_is_an_answer(tmp_path):
+    source = "import ref\nclass split_heads(ref.split_heads):\n    def __init__(self): super().__init__()"
+    hand_in(tmp_path, {"ann.py": source, "ref.py": "class split_heads: pass"})
+    found = plan(read(tmp_path / "ann.py"), "split_heads")
+    assert (found.unreadable, found.is_stub, set(found.modules)) == ("", False, {"ref"})
+
+
+def test_a_class_attribute_may_take_the_name_of_what_it_is_made_of(book):
+    found = book("def helper(x): return x", "class split_heads:\n    helper = staticmethod(helper)")
+    assert labels(found) == ["cell 1", "cell 2"]
+
+
+def test_a_loop_that_borrows_the_answer_s_name_does_not_run(book):
+    assert labels(book(HEADS, "for split_heads in (split_heads, None):\n    print(split_heads)")) == ["cell 1"]
