@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 SECONDS = 20.0  # for one exercise of one submission
 JOBS = min(2, os.cpu_count() or 1)
-PAYS_AT = 25  # submissions for each sandbox, below which importing PyTorch once more costs more than it saves
+PAYS_AT = 10  # submissions for each sandbox, below which importing PyTorch once more costs more than it saves
 
 
 class UsageError(Exception):
