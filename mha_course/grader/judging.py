@@ -67,6 +67,7 @@ def judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
 def _judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
     outcomes: list[Outcome] = []
     failures: dict[int, Failure] = {}
+    advised: list[Case] = []
     stopped: tuple[Word, str] | None = None
     plan = experiments(exercise, seed)
     for number, (case, expected) in enumerate(plan):
@@ -81,17 +82,17 @@ def _judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
                 stopped = FATAL[outcome.error.type]
             outcomes.append(outcome)
             failure = find_failure(exercise, case, outcome, expected)
-            if failure is not None:
+            if failure is not None and case.advice:
+                advised.append(case)
+            elif failure is not None:
                 failures[number] = failure
         if stopped is not None:
             evidence = (
                 f"on {case.label} your code {stopped[1]}{_place(outcomes[number] if len(outcomes) > number else None)}"
             )
             return _stopped(exercise, plan, failures, number, stopped[0], evidence)
-    advice = {number for number in failures if plan[number][0].advice}
-    failed_parts = {plan[number][0].part for number in failures if number not in advice}
-    notes = _notes(outcomes, [plan[number][0] for number in sorted(advice) if plan[number][0].part not in failed_parts])
-    failures = {number: failure for number, failure in failures.items() if number not in advice}
+    failed_parts = {plan[number][0].part for number in failures}
+    notes = _notes(outcomes, [case for case in advised if case.part not in failed_parts])
     if not failures:
         parts = tuple(Part(part.name, part.points, part.points) for part in exercise.parts)
         message = " ".join(("Right, in every case that was tried.", *notes))
