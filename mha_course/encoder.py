@@ -2,12 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from mha_course.cache import KVCache
 from mha_course.multi_head import MultiHeadAttention
+
+MakeAttention = Callable[[int, int, float], nn.Module]  # from d_model, num_heads and dropout
+
+
+def layer_norm(
+    x: Float[Tensor, "*axes d_model"],
+    weight: Float[Tensor, " d_model"],
+    bias: Float[Tensor, " d_model"],
+    eps: float = 1e-5,
+) -> Float[Tensor, "*axes d_model"]:
+    """Bring each vector to mean 0 and variance 1, then let each feature have a scale and a shift of its own.
+
+    Args:
+        x: the vectors, each normalised on its own.
+        weight: scale of each feature.
+        bias: shift of each feature.
+        eps: added to the variance, so that a vector of equal numbers is not divided by 0.
+
+    Returns:
+        Vectors of the same shape. The variance is the mean of the squares (no n - 1), as in every library.
+
+    Source: Ba et al. (2016), "Layer Normalization", equation 4.
+
+    >>> layer_norm(torch.tensor([1.0, 3.0]), torch.ones(2), torch.zeros(2))
+    tensor([-1.0000,  1.0000])
+    """
+    centred = x - x.mean(dim=-1, keepdim=True)
+    variance = centred.square().mean(dim=-1, keepdim=True)
+    return centred / (variance + eps).sqrt() * weight + bias
 
 
 def feed_forward(d_model: int, d_ff: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
@@ -16,6 +46,11 @@ def feed_forward(d_model: int, d_ff: int, activation: type[nn.Module] = nn.ReLU)
     Source: Vaswani et al. (2017), section 3.3, equation 2.
     """
     return nn.Sequential(nn.Linear(d_model, d_ff), activation(), nn.Linear(d_ff, d_model))
+
+
+def attend(attention: nn.Module, x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
+    """Let tokens attend to one another; an attention that knows of no cache is not given one."""
+    return attention(x, x, x, mask) if cache is None else attention(x, x, x, mask, cache)
 
 
 class EncoderLayer(nn.Module):
@@ -37,7 +72,7 @@ class EncoderLayer(nn.Module):
         *,
         activation: type[nn.Module] = nn.ReLU,
         norm_eps: float = 1e-5,
-        attention: Callable[[int, int, float], nn.Module] = MultiHeadAttention,
+        attention: MakeAttention = MultiHeadAttention,
     ) -> None:
         """Create the sublayers.
 
@@ -61,10 +96,19 @@ class EncoderLayer(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(
-        self, x: Float[Tensor, "batch length d_model"], mask: Bool[Tensor, "..."] | None = None
+        self,
+        x: Float[Tensor, "batch length d_model"],
+        mask: Bool[Tensor, "..."] | None = None,
+        cache: KVCache | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Transform every token; mask: True where a token may attend, broadcasts to (batch, head, query, key)."""
-        x = self.norm1(x + self.dropout(self.self_attn(x, x, x, mask)))
+        """Transform every token.
+
+        Args:
+            x: one vector a token.
+            mask: True where a token may attend; broadcasts to (batch, head, query, key).
+            cache: what the attention keeps of earlier tokens, which `x` then comes after.
+        """
+        x = self.norm1(x + self.dropout(attend(self.self_attn, x, mask, cache)))
         return self.norm2(x + self.dropout(self.ffn(x)))
 
 
@@ -75,11 +119,13 @@ class PreNormEncoderLayer(EncoderLayer):
     """
 
     def forward(
-        self, x: Float[Tensor, "batch length d_model"], mask: Bool[Tensor, "..."] | None = None
+        self,
+        x: Float[Tensor, "batch length d_model"],
+        mask: Bool[Tensor, "..."] | None = None,
+        cache: KVCache | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Transform every token; mask: True where a token may attend, broadcasts to (batch, head, query, key)."""
-        normed = self.norm1(x)
-        x = x + self.dropout(self.self_attn(normed, normed, normed, mask))
+        """Transform every token, as `EncoderLayer.forward` does."""
+        x = x + self.dropout(attend(self.self_attn, self.norm1(x), mask, cache))
         return x + self.dropout(self.ffn(self.norm2(x)))
 
 
@@ -104,7 +150,7 @@ class Encoder(nn.Module):
         norm_first: bool = True,
         activation: type[nn.Module] = nn.ReLU,
         norm_eps: float = 1e-5,
-        attention: Callable[[int, int, float], nn.Module] = MultiHeadAttention,
+        attention: MakeAttention = MultiHeadAttention,
     ) -> None:
         """Create `num_layers` layers; norm_first: pre-norm instead of post-norm; the rest as in `EncoderLayer`."""
         super().__init__()
@@ -116,9 +162,18 @@ class Encoder(nn.Module):
         self.norm = nn.LayerNorm(d_model, eps=norm_eps) if norm_first else nn.Identity()
 
     def forward(
-        self, x: Float[Tensor, "batch length d_model"], mask: Bool[Tensor, "..."] | None = None
+        self,
+        x: Float[Tensor, "batch length d_model"],
+        mask: Bool[Tensor, "..."] | None = None,
+        caches: Sequence[KVCache] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
-        """Transform every token; mask: True where a token may attend, broadcasts to (batch, head, query, key)."""
-        for layer in self.layers:
-            x = layer(x, mask)
+        """Transform every token.
+
+        Args:
+            x: one vector a token.
+            mask: True where a token may attend; broadcasts to (batch, head, query, key).
+            caches: what each layer keeps of earlier tokens, which `x` then comes after.
+        """
+        for i, layer in enumerate(self.layers):
+            x = layer(x, mask, None if caches is None else caches[i])
         return self.norm(x)
