@@ -80,7 +80,7 @@ class MiniLM(nn.Module):
             sentences: one or more texts. Each is taken whole: none is cut short in silence.
 
         Returns:
-            The ids, and a mask that is True on real tokens and False on padding.
+            The ids, and a mask that is True on real tokens and False on padding; on the model's device.
 
         Raises:
             ValueError: if there is no sentence, a string stands in place of a list, or a text is too long.
@@ -94,8 +94,9 @@ class MiniLM(nn.Module):
                 f"a sentence has {len(longest.ids)} tokens, but the model knows only {MAX_LENGTH} positions; "
                 "cut it into parts"
             )
-        ids = torch.tensor([one.ids for one in encoded])
-        return ids, torch.tensor([one.attention_mask for one in encoded]).bool()
+        device = self.token.weight.device
+        ids = torch.tensor([one.ids for one in encoded], device=device)
+        return ids, torch.tensor([one.attention_mask for one in encoded], device=device).bool()
 
     def tokens(self, sentence: str) -> list[str]:
         """Return the word pieces of a sentence, [CLS] and [SEP] included, to label a picture with."""
