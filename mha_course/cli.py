@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import itertools
 import json
 import os
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from mha_course import __version__
 from mha_course.grader.gradebook import JOBS, SECONDS, UsageError, grade
@@ -28,7 +30,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: as typed after `mha-course`; None takes those of the process.
 
     Returns:
-        The exit code: 0 done, 1 something fell short (`check`) or could not be graded (`grade`), 2 wrong usage.
+        The exit code: 0 done, 1 something fell short (`check`), could not be graded (`grade`) or disagreed (`bench`),
+        2 wrong usage.
     """
     options = _parser().parse_args(arguments)
     try:
@@ -117,6 +120,93 @@ def _grade(options: argparse.Namespace) -> int:
     return 1 if summary.errors else 0
 
 
+def _bench(options: argparse.Namespace) -> int:
+    from mha_course.bench import bench, plan
+
+    try:
+        planned = plan(
+            only=options.only,
+            parts=options.parts,
+            shapes=options.shape,
+            lengths=options.lengths,
+            repeats=options.repeats,
+            threads=options.threads,
+            device=options.device,
+            quick=options.quick,
+        )
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    with _file(options.json) as file:
+        report = bench(planned, _progress(planned.steps))
+        if sys.stderr.isatty():
+            print(f"\r{'':<99}\r", end="", file=sys.stderr)
+        if options.json != "-":
+            print(report.as_text())
+        if file is not None:
+            print(report.as_json(), file=file)
+    return 1 if any(section.refused for section in (*report.attention, *report.decoding)) else 0
+
+
+def _file(name: str | None) -> AbstractContextManager[TextIO | None]:
+    """Open what JSON goes to, before the work: a file that can't be written should not cost minutes."""
+    if name is None or name == "-":
+        return nullcontext(None if name is None else sys.stdout)
+    try:
+        return Path(name).open("w", encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"can't write to {name}: {error.strerror or error}; name another file") from None
+
+
+def _progress(steps: int) -> Callable[[str], None]:
+    """Return what draws a bar, one step longer with each call; nothing where no one looks on."""
+    done = itertools.count(1)
+
+    def step(what: str) -> None:
+        if sys.stderr.isatty():
+            part = min(next(done) / steps, 1.0)
+            print(f"\r[{'#' * round(20 * part):<20}] {part:>4.0%} {what:<72.72}", end="", file=sys.stderr, flush=True)
+
+    return step
+
+
+def _train(options: argparse.Namespace) -> int:
+    import torch
+
+    from mha_course.loop import Stopped
+    from mha_course.tasks.translator import Plan, Translator
+
+    folder = options.folder or Path(f"numbers-{options.language}")
+    if options.device != "cpu" and not getattr(torch, options.device).is_available():
+        raise UsageError(f"PyTorch finds no device {options.device!r} here; leave --device out to train on the CPU")
+    try:
+        translator = Translator(
+            Plan(
+                options.language,
+                below=options.below,
+                steps=options.steps,
+                micro_batches=options.micro_batches,
+                seed=options.seed,
+            )
+        )
+        translator.model.to(options.device)
+        translator.train(folder=folder, resume=options.resume)
+    except (ValueError, FloatingPointError) as error:
+        raise UsageError(str(error)) from None
+    except OSError as error:
+        raise UsageError(f"can't write to {folder}: {error.strerror or error}; name another with --folder") from None
+    except Stopped as stopped:
+        print(f"mha-course: {stopped}; say --resume", file=sys.stderr)
+        return 130
+    if os.environ.get("RANK", "0") == "0":  # torchrun starts several; one speaks
+        right = translator.right(translator.task.held_out(2500))
+        wrong = translator.task.held_out_numbers[~right].tolist()
+        print(f"{len(right) - len(wrong):,} of {len(right):,} numbers that it never saw are right in every word.")
+        for number in wrong[:5] or translator.task.held_out_numbers[:: max(1, len(right) // 3)].tolist():
+            print(f"  {number:>7,}  {' '.join(translator.translate(number))}{'  (wrong)' if wrong else ''}")
+        print(f"It is kept in {folder}.")
+    return 0
+
+
 def _exercises() -> dict[str, Exercise]:
     from mha_course.exercises import (
         load_all,
@@ -163,6 +253,32 @@ def _parser() -> argparse.ArgumentParser:
     grading.add_argument("--only", metavar="NAME", nargs="+", help="grade these exercises alone")
     grading.add_argument("--jobs", type=_positive_int, default=JOBS, help="submissions at a time (%(default)s)")
     grading.set_defaults(run=_grade)
+
+    racing = commands.add_parser("bench", help="compare time and memory of attention, here and in other libraries")
+    racing.add_argument("--only", metavar="NAME", nargs="+", help="these contestants alone")
+    racing.add_argument("--parts", nargs="+", choices=("attention", "decoding", "lengths"), help="these parts alone")
+    racing.add_argument("--shape", metavar="B,L,D,H", action="append", help="batch, length, width, heads; repeatable")
+    racing.add_argument("--lengths", metavar="N", nargs="+", type=_positive_int, help="at which memory is compared")
+    racing.add_argument("--repeats", metavar="N", type=_positive_int, help="how often each takes its turn (20)")
+    racing.add_argument("--threads", metavar="N", type=_positive_int, help="of the CPU (as PyTorch chooses)")
+    racing.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="where (%(default)s)")
+    racing.add_argument("--quick", action="store_true", help="small sizes and few turns: to see what it does")
+    racing.add_argument("--json", metavar="FILE", nargs="?", const="-", help="as JSON too; with no FILE, JSON alone")
+    racing.set_defaults(run=_bench)
+
+    training = commands.add_parser("train", help="train the translator of chapter 8")
+    training.add_argument("task", choices=("numbers",), help="numbers: number words from English")
+    training.add_argument("--language", choices=("de", "fr", "zh"), default="de", help="into this one (%(default)s)")
+    training.add_argument("--below", metavar="N", type=int, default=1_000_000, help="numbers below N (%(default)s)")
+    training.add_argument("--steps", metavar="N", type=_positive_int, default=300, help="updates (%(default)s)")
+    training.add_argument(
+        "--micro-batches", metavar="N", type=_positive_int, default=2, help="parts of an update (%(default)s)"
+    )
+    training.add_argument("--seed", type=_seed, default=0, help="of parameters and data (%(default)s)")
+    training.add_argument("--folder", metavar="DIR", type=Path, help="of the checkpoint (numbers-LANGUAGE)")
+    training.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    training.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="where (%(default)s)")
+    training.set_defaults(run=_train)
 
     for command in (check, grading):
         command.add_argument("--seed", type=_seed, default=0, help="of the inputs (%(default)s)")
