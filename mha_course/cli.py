@@ -136,12 +136,19 @@ def _bench(options: argparse.Namespace) -> int:
         )
     except ValueError as error:
         raise UsageError(str(error)) from None
-    with _file(options.json) as file:
-        report = bench(planned, _progress(planned.steps))
+
+    def show(table: str) -> None:
         if sys.stderr.isatty():
             print(f"\r{'':<99}\r", end="", file=sys.stderr)
         if options.json != "-":
-            print(report.as_text())
+            print(table, end="\n\n", flush=True)
+
+    with _file(options.json) as file:
+        try:
+            report = bench(planned, _progress(planned.steps), show)
+        except KeyboardInterrupt:
+            print("\nmha-course: stopped; the tables that are shown are complete", file=sys.stderr)
+            return 130
         if file is not None:
             print(report.as_json(), file=file)
     return 1 if any(section.refused for section in (*report.attention, *report.decoding)) else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
@@ -13,7 +13,7 @@ from mha_course.bench.contestants import CONTESTANTS, EXPLICIT, PYTORCHS, Layer,
 from mha_course.bench.decoding import WAYS, Decoding, writer
 from mha_course.bench.memory import Meter, can_be_measured
 from mha_course.bench.passes import PASSES, TOLERANCE, differences, prepared, runner
-from mha_course.bench.report import Report, Row, Section, growth, machine
+from mha_course.bench.report import Report, Row, Section, growth, lengths_text, machine, section_text
 from mha_course.bench.timing import interleaved, ratio, spread
 
 PARTS = ("attention", "decoding", "lengths")
@@ -97,12 +97,17 @@ def plan(
     )
 
 
-def bench(plan: Plan, progress: Callable[[str], None] = lambda _what: None) -> Report:
+def bench(
+    plan: Plan,
+    progress: Callable[[str], None] = lambda _what: None,
+    show: Callable[[str], None] = lambda _text: None,
+) -> Report:
     """Measure what is planned.
 
     Args:
         plan: from `plan`.
         progress: called before each step with what is done next.
+        show: called with the report's heading, and with each table as soon as it is measured.
     """
     memory = "measured" if can_be_measured(plan.device) else "not known on this system and device"
     report = Report(machine(plan.device, plan.threads, memory), left_out(plan.names))
@@ -110,15 +115,19 @@ def bench(plan: Plan, progress: Callable[[str], None] = lambda _what: None) -> R
     torch.set_num_threads(plan.threads)
     try:
         with Meter(plan.device, plan.threads) as meter:
+            headed = False
             for part, measure in (("attention", _attention), ("decoding", _decoding), ("lengths", _lengths)):
-                if part in plan.parts:
-                    measure(plan, report, meter, progress)
+                for table in measure(plan, report, meter, progress) if part in plan.parts else ():
+                    if not headed:  # not before: by now it is known which contestants can't be imported
+                        show(report.heading())
+                        headed = True
+                    show(table)
     finally:
         torch.set_num_threads(threads_before)
     return report
 
 
-def _attention(plan: Plan, report: Report, meter: Meter, progress: Callable[[str], None]) -> None:
+def _attention(plan: Plan, report: Report, meter: Meter, progress: Callable[[str], None]) -> Iterator[str]:
     for shape in plan.shapes:
         attention, x = drawn(shape, plan.device)
         layers: dict[str, Layer] = {}
@@ -154,9 +163,10 @@ def _attention(plan: Plan, report: Report, meter: Meter, progress: Callable[[str
                 progress(f"{what}, memory of {name}")
                 peak = meter.measure(partial(prepared, name, shape, way, plan.device))
                 _add_row(report.attention[-1], name, CONTESTANTS[name].title, seconds, peak)
+            yield section_text(report.attention[-1])
 
 
-def _decoding(plan: Plan, report: Report, meter: Meter, progress: Callable[[str], None]) -> None:
+def _decoding(plan: Plan, report: Report, meter: Meter, progress: Callable[[str], None]) -> Iterator[str]:
     for decoding in plan.decodings:
         writers = {way: writer(decoding, way, plan.device) for way in WAYS}
         texts = {way: write() for way, write in writers.items()}
@@ -185,9 +195,10 @@ def _decoding(plan: Plan, report: Report, meter: Meter, progress: Callable[[str]
             peak = meter.measure(partial(writer, decoding, way, plan.device))
             _add_row(section, way, WAYS[way], seconds, peak)
         report.decoding.append(section)
+        yield section_text(section)
 
 
-def _lengths(plan: Plan, report: Report, meter: Meter, progress: Callable[[str], None]) -> None:
+def _lengths(plan: Plan, report: Report, meter: Meter, progress: Callable[[str], None]) -> Iterator[str]:
     width = plan.shapes[0]
     for name in plan.growing:
         peaks = {}
@@ -197,6 +208,8 @@ def _lengths(plan: Plan, report: Report, meter: Meter, progress: Callable[[str],
             peaks[length] = meter.measure(partial(prepared, name, shape, "forward", plan.device))
         settings = {"batch": 1, "d_model": width.d_model, "num_heads": width.num_heads}
         report.lengths[name] = growth(CONTESTANTS[name].title, settings, peaks)
+    if report.lengths:
+        yield lengths_text(report.lengths)
 
 
 def _add_row(section: Section, name: str, title: str, seconds: dict[str, list[float]], peak: int | None) -> None:

@@ -66,7 +66,12 @@ class Report:
         return json.dumps(asdict(self), indent=2)
 
     def as_text(self) -> str:
-        """Lay out tables for a terminal."""
+        """Lay out all tables for a terminal."""
+        parts = [self.heading(), *map(section_text, (*self.attention, *self.decoding))]
+        return "\n\n".join([*parts, *([lengths_text(self.lengths)] if self.lengths else [])])
+
+    def heading(self) -> str:
+        """Say what the numbers hold for, and what is missing."""
         machine = self.machine
         lines = [
             f"{machine['processor']}, {machine['system']}",
@@ -74,12 +79,8 @@ class Report:
             f"torch {machine['torch']}, transformers {machine['transformers']}, Keras {machine['keras']}",
         ]
         lines += [f"Left out: {name} ({why})." for name, why in self.left_out.items()]
-        for section in (*self.attention, *self.decoding):
-            lines += ["", *_section(section)]
-        if self.lengths:
-            lines += ["", *_lengths(self.lengths)]
         if machine["memory"] != "measured":
-            lines += ["", f"Peak memory: {machine['memory']}."]
+            lines.append(f"Peak memory: {machine['memory']}.")
         return "\n".join(lines)
 
 
@@ -123,14 +124,15 @@ def _processor() -> str:
     return next(named, platform.processor() or platform.machine())
 
 
-def _section(section: Section) -> list[str]:
+def section_text(section: Section) -> str:
+    """Lay out one table."""
     heads = "".join(f"  {f'/ {title}':<24}" for title in section.bases.values())
     turns = f"{section.repeats} turns of {section.calls} call{'s' * (section.calls > 1)}"
     lines = [section.title, f"{turns}; {_agreement(section)}", f"{'':<26}{'median ms':>11}{heads}{'peak MiB':>11}"]
     for row in section.rows.values():
         cells = "".join(f"  {_spread(row.ratios.get(base)):<24}" for base in section.bases)
         lines.append(f"{row.title:<26}{row.median_seconds * 1000:>11.3f}{cells}{_mib(row.peak_bytes):>11}")
-    return lines
+    return "\n".join(lines)
 
 
 def _agreement(section: Section) -> str:
@@ -140,15 +142,16 @@ def _agreement(section: Section) -> str:
     return f"all results agree within {max(section.differences.values(), default=0.0):.1g} of the largest"
 
 
-def _lengths(lengths: dict[str, Growth]) -> list[str]:
+def lengths_text(lengths: dict[str, Growth]) -> str:
+    """Lay out the table of memory by length."""
     some = next(iter(lengths.values()))
     settings = ", ".join(f"{name} {number}" for name, number in some.settings.items())
-    lines = [f"Extra peak memory by length, in MiB: forward, eval mode, no gradients, {settings}"]
+    lines = [f"Peak memory by length, in MiB: forward, eval mode, no gradients, {settings}"]
     lines += [f"{'':<26}" + "".join(f"{length:>11}" for length in some.peak_bytes) + "   grows as length to the"]
     for one in lengths.values():
         power = "" if one.exponent is None else f"   {one.exponent:.2f}"
         lines.append(f"{one.title:<26}" + "".join(f"{_mib(peak):>11}" for peak in one.peak_bytes.values()) + power)
-    return lines
+    return "\n".join(lines)
 
 
 def _spread(value: Spread | None) -> str:
