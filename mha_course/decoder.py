@@ -30,11 +30,26 @@ class DecoderLayer(nn.Module):
         activation: type[nn.Module] = nn.ReLU,
         norm_eps: float = 1e-5,
         attention: MakeAttention = MultiHeadAttention,
+        cross_attention: MakeAttention | None = None,
     ) -> None:
-        """Create the sublayers; the arguments are those of `EncoderLayer`."""
+        """Create the sublayers.
+
+        Args:
+            d_model: width of every token, of the memory too.
+            num_heads: number of heads; must divide `d_model`.
+            d_ff: width between the two dense layers.
+            dropout: probability in [0, 1), on the attention weights and on what each sublayer adds.
+            activation: what stands between the two dense layers.
+            norm_eps: added to the variance before the root.
+            attention: makes the self-attention from (d_model, num_heads, dropout); your own class fits here.
+            cross_attention: makes the cross-attention; None: as `attention`.
+
+        Raises:
+            ValueError: if `num_heads` does not divide `d_model`.
+        """
         super().__init__()
         self.self_attn = attention(d_model, num_heads, dropout)
-        self.cross_attn = attention(d_model, num_heads, dropout)
+        self.cross_attn = (cross_attention or attention)(d_model, num_heads, dropout)
         self.ffn = feed_forward(d_model, d_ff, activation)
         self.norm1 = nn.LayerNorm(d_model, eps=norm_eps)
         self.norm2 = nn.LayerNorm(d_model, eps=norm_eps)
@@ -112,12 +127,22 @@ class Decoder(nn.Module):
         activation: type[nn.Module] = nn.ReLU,
         norm_eps: float = 1e-5,
         attention: MakeAttention = MultiHeadAttention,
+        cross_attention: MakeAttention | None = None,
     ) -> None:
-        """Create `num_layers` layers; norm_first: pre-norm instead of post-norm; the rest as in `EncoderLayer`."""
+        """Create `num_layers` layers; norm_first: pre-norm instead of post-norm; the rest as in `DecoderLayer`."""
         super().__init__()
         layer = PreNormDecoderLayer if norm_first else DecoderLayer
         self.layers = nn.ModuleList(
-            layer(d_model, num_heads, d_ff, dropout, activation=activation, norm_eps=norm_eps, attention=attention)
+            layer(
+                d_model,
+                num_heads,
+                d_ff,
+                dropout,
+                activation=activation,
+                norm_eps=norm_eps,
+                attention=attention,
+                cross_attention=cross_attention,
+            )
             for _ in range(num_layers)
         )
         self.norm = nn.LayerNorm(d_model, eps=norm_eps) if norm_first else nn.Identity()

@@ -203,7 +203,7 @@ def apply_rope(
 
 
 class RotaryAttention(MultiHeadAttention):
-    """Multi-head attention whose queries and keys are turned by their positions; for self-attention.
+    """Multi-head attention whose queries and keys are turned by their positions; for self-attention alone.
 
     Source: Su et al. (2021), "RoFormer".
 
@@ -215,10 +215,19 @@ class RotaryAttention(MultiHeadAttention):
     def _project(
         self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
+        _require_one_text(query, key)
         # Keys are cached before they are turned: padding on the left shifts all by the same, which changes no distance.
         queries, keys, values = super()._project(query, key, value, cache)
         places = torch.arange(keys.size(2), device=keys.device)[None]
         return apply_rope(queries, places[:, -queries.size(2) :]), apply_rope(keys, places), values
+
+
+def _require_one_text(query: Tensor, key: Tensor) -> None:
+    if query is not key:
+        raise ValueError(
+            "distances are counted within one text, but query and key are two tensors; for cross-attention use "
+            "MultiHeadAttention, in a decoder as its cross_attention"
+        )
 
 
 def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
@@ -263,7 +272,7 @@ def alibi_bias(num_heads: int, length: int, total: int | None = None) -> Float[T
 
 
 class AlibiAttention(MultiHeadAttention):
-    """Multi-head attention in which nearer keys score higher, by a slope of each head's own; for self-attention.
+    """Multi-head attention in which nearer keys score higher, by a slope of each head's own; for self-attention alone.
 
     Source: Press et al. (2022), "Train Short, Test Long".
 
@@ -281,6 +290,7 @@ class AlibiAttention(MultiHeadAttention):
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
         """Attend as `MultiHeadAttention.forward` does, with the bias added to the scores."""
+        _require_one_text(query, key)
         queries, keys, values = self._project(query, key, value, cache)
         bias = self._bias(queries, keys)
         if mask is not None:
@@ -298,6 +308,7 @@ class AlibiAttention(MultiHeadAttention):
         cache: KVCache | None = None,
     ) -> tuple[Float[Tensor, "batch query d_model"], Float[Tensor, "batch head query key"]]:
         """Attend as `forward` does, step by step, and show the weights."""
+        _require_one_text(query, key)
         queries, keys, values = self._project(query, key, value, cache)
         weights = attention_weights(queries, keys, mask, self._bias(queries, keys))
         return self.out_proj(merge_heads(self.dropout(weights) @ values)), weights

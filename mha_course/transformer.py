@@ -70,6 +70,7 @@ class Transformer(nn.Module):
         positions: Literal["sinusoidal", "learned"] = "sinusoidal",
         pad: int | None = None,
         attention: MakeAttention = MultiHeadAttention,
+        cross_attention: MakeAttention | None = None,
     ) -> None:
         """Create embeddings, `num_layers` layers of encoder and of decoder each, and the output layer.
 
@@ -87,6 +88,8 @@ class Transformer(nn.Module):
             positions: computed or learned ones.
             pad: the id of padding in the source, which is then hidden from attention; None: there is none.
             attention: makes the attention from (d_model, num_heads, dropout); your own class fits here.
+            cross_attention: makes that from the target to the source; None: as `attention`. Rotary and ALiBi attention
+                know distances within one text alone, so they need another one here.
 
         Raises:
             ValueError: if `num_heads` does not divide `d_model`.
@@ -99,7 +102,7 @@ class Transformer(nn.Module):
         self.target = embedding(target_vocab, max_length, d_model)
         self.dropout = nn.Dropout(dropout)
         self.encoder = Encoder(*sizes, norm_first=norm_first, attention=attention)
-        self.decoder = Decoder(*sizes, norm_first=norm_first, attention=attention)
+        self.decoder = Decoder(*sizes, norm_first=norm_first, attention=attention, cross_attention=cross_attention)
         self.output = Output(self.target.token, tied=tied)
 
     def forward(
