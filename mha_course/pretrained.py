@@ -161,6 +161,19 @@ class MiniLM(nn.Module):
         return F.normalize(hidden.sum(dim=1) / mask.sum(dim=1, keepdim=True), dim=-1)
 
 
+    def similarity(self, sentences: Sequence[str], others: Sequence[str]) -> Float[Tensor, "sentence other"]:
+        """Say how much alike two sentences are in meaning, for each pair of one from either list.
+
+        Args:
+            sentences: one or more texts.
+            others: likewise.
+
+        Returns:
+            The cosine of the angle between their vectors, at most 1; unrelated sentences are near 0.
+        """
+        return self.embed(sentences) @ self.embed(others).T
+
+
 def is_installed() -> bool:
     """Say whether the package that carries the weights is there."""
     return importlib.util.find_spec(CARRIER) is not None

@@ -110,6 +110,16 @@ def test_an_attention_that_keeps_its_weights_to_itself_cannot_be_shown():
 
 
 @needs_weights
+def test_sentences_of_one_meaning_are_more_alike_than_others(model):
+    questions = ["A cat is sleeping.", "The bank lends money."]
+    answers = ["The kitten naps.", "You can get a loan there.", "It rains."]
+    alike = model.similarity(questions, answers)
+    assert alike.shape == (2, 3)
+    assert alike.argmax(dim=1).tolist() == [0, 1]
+    assert_close(model.similarity(questions, questions).diagonal(), torch.ones(2))
+
+
+@needs_weights
 @pytest.mark.parametrize("wrong", ["The cat", []])
 def test_anything_but_a_list_of_sentences_is_refused(model, wrong):
     with pytest.raises(ValueError, match="tokenize needs a list of sentences"):
