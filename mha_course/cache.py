@@ -27,6 +27,11 @@ class KVCache:
         """Number of tokens that are kept."""
         return 0 if self.keys is None else self.keys.size(-2)
 
+    @property
+    def complete(self) -> bool:
+        """True if it was to be filled once, and is."""
+        return self.once and self.keys is not None
+
     def append(
         self,
         keys: Float[Tensor, "batch head new d_head"],
@@ -35,6 +40,11 @@ class KVCache:
         """Add the keys and values of new tokens behind the others; return all."""
         self.keys = keys if self.keys is None else cat([self.keys, keys], dim=-2)
         self.values = values if self.values is None else cat([self.values, values], dim=-2)
+        return self.kept()
+
+    def kept(self) -> tuple[Float[Tensor, "batch head key d_head"], Float[Tensor, "batch head key d_value"]]:
+        """Return all that is kept, of which there must be some."""
+        assert self.keys is not None and self.values is not None
         return self.keys, self.values
 
     def reorder(self, rows: Int[Tensor, " new_batch"]) -> None:

@@ -201,8 +201,8 @@ class MultiHeadAttention(nn.Module):
         self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         queries = split_heads(self.q_proj(query), self.num_heads)
-        if cache is not None and cache.once and cache.keys is not None and cache.values is not None:
-            keys, values = cache.keys, cache.values
+        if cache is not None and cache.complete:
+            keys, values = cache.kept()
         else:
             keys = split_heads(self.k_proj(key), self.num_groups)
             values = split_heads(self.v_proj(value), self.num_groups)
