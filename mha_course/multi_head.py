@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_course.cache import KVCache
-from mha_course.self_attention import attention_weights, scaled_dot_product_attention
+from mha_course.self_attention import attention_weights, require_boolean, scaled_dot_product_attention
 
 
 def split_heads(
@@ -178,7 +178,11 @@ class MultiHeadAttention(nn.Module):
 
         Returns:
             One vector a query. A query that may attend to nothing gets `out_proj`'s bias alone.
+
+        Raises:
+            ValueError: if the mask is not boolean, or has three axes.
         """
+        require_mask(mask)
         queries, keys, values = self._project(query, key, value, cache)
         dropout = self.dropout.p if self.training else 0.0
         output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
@@ -193,6 +197,7 @@ class MultiHeadAttention(nn.Module):
         cache: KVCache | None = None,
     ) -> tuple[Float[Tensor, "batch query d_model"], Float[Tensor, "batch head query key"]]:
         """Attend as `forward` does, step by step, and show the weights (before dropout: each row sums to 1)."""
+        require_mask(mask)
         queries, keys, values = self._project(query, key, value, cache)
         weights = attention_weights(queries, keys, mask)
         return self.out_proj(merge_heads(self.dropout(weights) @ values)), weights
@@ -209,6 +214,22 @@ class MultiHeadAttention(nn.Module):
             if cache is not None:
                 keys, values = cache.append(keys, values)
         return queries, share_groups(keys, self.num_heads), share_groups(values, self.num_heads)
+
+
+def require_mask(mask: Tensor | None) -> None:
+    """Refuse a mask that would be read otherwise than it is meant.
+
+    Raises:
+        ValueError: if the mask is not boolean, or has three axes: the first might be the batch or the heads.
+    """
+    if mask is None:
+        return
+    require_boolean(mask)
+    if mask.dim() == 3:
+        raise ValueError(
+            f"the mask must have the axes (batch, head, query, key) or the last two, but its shape is {tuple(mask.shape)}; "
+            "mask[:, None] is the same for all heads, mask[None] the same for the whole batch"
+        )
 
 
 @contextmanager
@@ -236,7 +257,7 @@ def recorded_weights(model: nn.Module) -> Iterator[dict[str, Float[Tensor, "batc
         def record(layer: Any, args: tuple[Any, ...], options: dict[str, Any], _output: Tensor) -> None:
             if any(isinstance(given, KVCache) for given in (*args, *options.values())):
                 raise ValueError("weights are recorded without a cache; run the model on the whole text at once")
-            with torch.no_grad():
+            with torch.no_grad(), torch.random.fork_rng():  # dropout's draws must not change those that follow
                 weights[name] = layer.with_weights(*args, **options)[1]
 
         return record
@@ -272,6 +293,7 @@ def multi_head_attention_loop(
     Returns:
         What `attention(query, key, value, mask)` returns.
     """
+    require_mask(mask)
     d_head = query.size(-1) // attention.num_heads
     heads_per_group = attention.num_heads // attention.num_groups
     every_head_alike = mask[:, 0] if mask is not None and mask.dim() == 4 else mask

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_course.cache import KVCache
-from mha_course.multi_head import MultiHeadAttention, merge_heads
+from mha_course.multi_head import MultiHeadAttention, merge_heads, require_mask
 from mha_course.self_attention import attention_weights
 
 
@@ -293,6 +293,7 @@ class AlibiAttention(MultiHeadAttention):
         _require_one_text(query, key)
         queries, keys, values = self._project(query, key, value, cache)
         bias = self._bias(queries, keys)
+        require_mask(mask)
         if mask is not None:
             bias = bias.masked_fill(~mask, -torch.inf)
         dropout = self.dropout.p if self.training else 0.0
@@ -310,6 +311,7 @@ class AlibiAttention(MultiHeadAttention):
         """Attend as `forward` does, step by step, and show the weights."""
         _require_one_text(query, key)
         queries, keys, values = self._project(query, key, value, cache)
+        require_mask(mask)
         weights = attention_weights(queries, keys, mask, self._bias(queries, keys))
         return self.out_proj(merge_heads(self.dropout(weights) @ values)), weights
 

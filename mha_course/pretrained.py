@@ -160,7 +160,6 @@ class MiniLM(nn.Module):
         hidden = self(ids, mask) * mask[:, :, None]
         return F.normalize(hidden.sum(dim=1) / mask.sum(dim=1, keepdim=True), dim=-1)
 
-
     def similarity(self, sentences: Sequence[str], others: Sequence[str]) -> Float[Tensor, "sentence other"]:
         """Say how much alike two sentences are in meaning, for each pair of one from either list.
 

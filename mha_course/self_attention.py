@@ -39,11 +39,7 @@ def attention_weights(
         scores = scores + bias
     if mask is None:
         return softmax(scores, dim=-1)
-    if mask.dtype != torch.bool:
-        raise ValueError(
-            f"the mask must be boolean, True where a query may attend, but its type is {mask.dtype}; "
-            "convert one of zeros and ones with mask.bool()"
-        )
+    require_boolean(mask)
     # The lowest finite number, not -inf: softmax of a row of -inf is NaN, and so is its gradient.
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return softmax(scores, dim=-1) * mask
@@ -77,6 +73,19 @@ def scaled_dot_product_attention(
     """
     weights = attention_weights(query, key, mask)
     return weights @ value, weights
+
+
+def require_boolean(mask: Tensor) -> None:
+    """Refuse a mask of numbers: PyTorch would add them to the scores and say nothing.
+
+    Raises:
+        ValueError: if the mask is not boolean.
+    """
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"the mask must be boolean, True where a query may attend, but its type is {mask.dtype}; "
+            "convert one of zeros and ones with mask.bool()"
+        )
 
 
 class SelfAttention(nn.Module):
@@ -215,12 +224,15 @@ def decoder_mask(lengths: Int[Tensor, " batch"], length: int) -> Bool[Tensor, "b
     return causal_mask(length, device=lengths.device) & padding_mask(lengths, length)
 
 
-def sliding_window_mask(length: int, window: int) -> Bool[Tensor, "query key"]:
+def sliding_window_mask(
+    length: int, window: int, device: torch.device | str | None = None
+) -> Bool[Tensor, "query key"]:
     """Let each position attend to itself and to the `window` - 1 positions before it.
 
     Args:
         length: number of positions.
         window: how many positions each one sees, itself included; at least 1.
+        device: where the mask is made.
 
     Returns:
         True on a band of `window` diagonals.
@@ -238,4 +250,4 @@ def sliding_window_mask(length: int, window: int) -> Bool[Tensor, "query key"]:
     """
     if window < 1:
         raise ValueError(f"the window counts the position itself, so it must be at least 1, but it is {window}")
-    return causal_mask(length).triu(1 - window)
+    return causal_mask(length, device=device).triu(1 - window)

@@ -166,6 +166,8 @@ def soft_lookup(
             f"the temperature must be above 0, but it is {temperature}; a very small one picks the best entry alone"
         )
     scores = similarity(query.unsqueeze(-2), keys)
+    # Down from 0: in half precision a large score over a small temperature would pass the largest number there is.
+    scores = scores - scores.amax(dim=-1, keepdim=True)
     return (softmax(scores / temperature, dim=-1) @ values).squeeze(-2)
 
 

@@ -111,7 +111,7 @@ class Transformer(nn.Module):
         """Score what comes after each token of the target, none of which sees a later one.
 
         Args:
-            source: ids of the tokens to read, padded with `pad`.
+            source: ids of the tokens to read, padded with `pad` on either side.
             target: ids of the tokens written so far. Padding behind them needs no mask: nothing real looks ahead.
 
         Returns:
@@ -125,7 +125,8 @@ class Transformer(nn.Module):
 
     def encode(self, source: Int[Tensor, "batch source"]) -> Float[Tensor, "batch source d_model"]:
         """Read the source: compute the memory that the decoder attends to."""
-        return self.encoder(self.dropout(self.source(source)), self.source_mask(source))
+        places = None if self.pad is None else positions_from_mask(source != self.pad)
+        return self.encoder(self.dropout(self.source(source, places)), self.source_mask(source))
 
     def decode(
         self,
@@ -206,7 +207,7 @@ class LanguageModel(nn.Module):
             Scores (logits) of the token after each token.
 
         Raises:
-            ValueError: if learned positions end before the text does.
+            ValueError: if learned positions end before the text does, or the mask does not cover the whole text.
         """
         new = ids.size(1)
         total = new + (0 if cache is None else cache.length)
@@ -214,6 +215,11 @@ class LanguageModel(nn.Module):
         if mask is None:
             places = torch.arange(total - new, total, device=ids.device)[None]
         else:
+            if mask.size(1) != total:
+                raise ValueError(
+                    f"the mask must cover all {total} tokens, the {total - new} in the cache included, but it covers "
+                    f"{mask.size(1)}; join the new tokens' mask to the one before"
+                )
             places = positions_from_mask(mask)[:, -new:]
             real = mask[:, None, None, :]
             allowed = real if allowed is None else allowed & real
