@@ -646,14 +646,14 @@ MISCONCEPTIONS = (
         "softmax_over_heads",
         "softmax runs over the heads, so that the heads share out each pair of tokens among themselves. Each head should "
         "share out its own weights among the keys, the last axis.",
-        "self_attention_exercises#recap",
+        "self_attention#which-axis-does-softmax-run-along",
         (SoftmaxOverHeads,),
     ),
     Misconception(
         "softmax_over_queries",
         "softmax runs over the queries. Each key then shares itself out among the queries, where each query should share "
         "itself out among the keys, the last axis.",
-        "self_attention_exercises#recap",
+        "self_attention#which-axis-does-softmax-run-along",
         (SoftmaxOverQueries,),
         ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
     ),
@@ -888,7 +888,7 @@ MISCONCEPTIONS = (
         "weights_detached",
         "The result is right, but q_proj and k_proj get no gradient: the weights have been rebuilt from raw data (.data, "
         ".detach(), torch.tensor(...)). Such a layer never learns where to look.",
-        "self_attention_exercises#gradients",
+        "self_attention#gradients",
         (DetachedWeights,),
         ("https://github.com/paiml/aprender/pull/2203",),
     ),

@@ -14,7 +14,14 @@ from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, P
 from mha_course.exercises.properties import ragged_mask, randn, sequence_first, unchanged
 
 SECTION = "self_attention_exercises#scaled-dot-product-attention"
-RECAP, NOTHING = "self_attention_exercises#recap", "self_attention_exercises#gradients"
+ROLES, FUNCTION = "self_attention#queries-keys-and-values", "self_attention#one-function"
+SCALE, SOFTMAX = "self_attention#why-scale", "self_attention#why-softmax"
+AXIS, GRADIENTS = "self_attention#which-axis-does-softmax-run-along", "self_attention#gradients"
+HALF, MASK, NOTHING = (
+    "self_attention#half-precision",
+    "self_attention#boolean-or-additive",
+    "self_attention#a-query-that-sees-nothing",
+)
 Result = tuple[Tensor, Tensor]
 
 
@@ -302,33 +309,33 @@ MISCONCEPTIONS = (
         "no_scale",
         "The scores are not divided by the root of the head's width. A dot product of d_head terms grows like that "
         "root; softmax of large scores is close to 0 and 1, and there its gradient vanishes.",
-        RECAP,
+        SCALE,
         (attend(score=product),),
     ),
     Misconception(
         "scale_by_width",
         "The scores are divided by the width itself instead of by its root. The weights come out far too even.",
-        RECAP,
+        SCALE,
         (attend(score=lambda query, key: product(query / query.size(-1), key)),),
     ),
     Misconception(
         "scale_by_length",
         "The scores are divided by the root of the number of keys. What makes a dot product large is the number of its "
         "terms: the width of query and key.",
-        RECAP,
+        SCALE,
         (attend(score=lambda query, key: product(query / math.sqrt(key.size(-2)), key)),),
     ),
     Misconception(
         "scale_multiplied",
         "The scores are multiplied by the root of the width, where they should be divided by it.",
-        RECAP,
+        SCALE,
         (attend(score=lambda query, key: product(query * math.sqrt(query.size(-1)), key)),),
     ),
     Misconception(
         "scale_after_softmax",
         "The scale is applied to the weights, after softmax. They no longer sum to 1, outputs shrink as the width "
         "grows, and softmax is as saturated as it was without a scale.",
-        RECAP,
+        SCALE,
         (scale_after_softmax,),
         ("https://github.com/FrancescoSaverioZuppichini/ViT/issues/2",),
     ),
@@ -337,7 +344,7 @@ MISCONCEPTIONS = (
         "The product of queries and keys is formed first and divided afterwards. In float16 no number is larger than "
         "65,504: the product overflows to infinity before the division can bring it down, and softmax of infinities is "
         "NaN. Scaling the query first keeps every number in range, and costs less.",
-        RECAP,
+        HALF,
         (attend(score=lambda query, key: product(query, key) / math.sqrt(query.size(-1))),),
         (
             "https://github.com/ultralytics/ultralytics/pull/24990",
@@ -348,7 +355,7 @@ MISCONCEPTIONS = (
         "softmax_over_queries",
         "softmax runs along the queries. Each key then shares itself out among the queries, where each query should "
         "share itself out among the keys: the rows are what must sum to 1.",
-        RECAP,
+        AXIS,
         (attend(normalise=lambda scores: scores.softmax(dim=-2)),),
         ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
     ),
@@ -356,7 +363,7 @@ MISCONCEPTIONS = (
         "softmax_fixed_dim2",
         "The axis of softmax is a fixed number, 1 or 2. That is the key axis only as long as the input has just as many "
         "axes; with a batch or heads in front it is another one. Counted from the end it is right always.",
-        RECAP,
+        AXIS,
         (
             attend(normalise=lambda scores: scores.softmax(dim=2)),
             attend(normalise=lambda scores: scores.softmax(dim=1)),
@@ -367,14 +374,14 @@ MISCONCEPTIONS = (
         "no_softmax",
         "The scores are used as weights as they are. They can be negative and sum to anything, so that the output is "
         "no weighted mean.",
-        RECAP,
+        SOFTMAX,
         (attend(normalise=lambda scores: scores),),
     ),
     Misconception(
         "hard_argmax",
         "Each query takes the best key alone. That is the limit of very large scores; in between, attention mixes. "
         "Besides, a choice has no gradient from which queries and keys could learn.",
-        RECAP,
+        SOFTMAX,
         (
             attend(
                 normalise=lambda scores: torch.nn.functional.one_hot(scores.argmax(dim=-1), scores.size(-1)).to(
@@ -387,7 +394,7 @@ MISCONCEPTIONS = (
         "mask_ignored",
         "The mask has no effect. Either it is not used, or masked_fill is called and its result thrown away: without a "
         "trailing underscore it returns a new tensor and leaves the old one as it was.",
-        RECAP,
+        MASK,
         (attend(hide=lambda scores, mask: scores, finish=untouched),),
         (
             "https://github.com/facebookresearch/ParlAI/pull/3068",
@@ -399,7 +406,7 @@ MISCONCEPTIONS = (
         "mask_inverted",
         'The mask is read the wrong way round: what you hide are the keys that should stay. True means "may attend" '
         "here, as in PyTorch's scaled_dot_product_attention; in nn.MultiheadAttention True means the opposite.",
-        RECAP,
+        MASK,
         (
             attend(hide=hide_allowed, finish=lambda weights, mask: weights if mask is None else weights * ~mask),
             attend(hide=hide_allowed, finish=untouched),
@@ -413,7 +420,7 @@ MISCONCEPTIONS = (
         "Hidden keys get a score of about 0: the scores are multiplied by the mask, or filled with 0 or with a tiny "
         "number such as -1e-12. But 0 is an ordinary score, and exp(0) = 1: those keys keep a sizeable weight. What is "
         "hidden needs the lowest score there is.",
-        RECAP,
+        MASK,
         (attend(hide=lambda scores, mask: scores * mask, finish=untouched),),
         (
             "https://github.com/georg-wolflein/good-features/pull/1",
@@ -424,7 +431,7 @@ MISCONCEPTIONS = (
         "mask_bool_added",
         "The boolean mask is added to the scores. Allowed keys gain 1, hidden ones 0: a faint preference, and nothing "
         "is hidden. Only a mask of 0 and very large negative numbers is made to be added.",
-        RECAP,
+        MASK,
         (attend(hide=lambda scores, mask: scores + mask, finish=untouched),),
         ("https://github.com/huggingface/transformers/pull/41443",),
     ),
@@ -432,7 +439,7 @@ MISCONCEPTIONS = (
         "mask_after_softmax",
         "The weights are multiplied by the mask after softmax, which had already shared out the 1 among all keys. What "
         "the hidden keys got is lost, and the rows sum to less than 1. The mask belongs before softmax.",
-        RECAP,
+        MASK,
         (attend(hide=lambda scores, mask: scores),),
         ("https://github.com/abisee/pointer-generator/issues/88",),
     ),
@@ -440,7 +447,7 @@ MISCONCEPTIONS = (
         "mask_plus_inf",
         "Hidden keys get plus infinity (-float('-inf') is a double minus): they draw all weight to them, and softmax of "
         "infinity is NaN.",
-        RECAP,
+        MASK,
         (attend(hide=lambda scores, mask: scores.masked_fill(~mask, math.inf), finish=untouched),),
         ("https://github.com/lucidrains/memory-compressed-attention/issues/2",),
     ),
@@ -477,7 +484,7 @@ MISCONCEPTIONS = (
         "The output is right to the last bit, but queries and keys get no gradient: the weights have been rebuilt from "
         "raw data (.data, .detach(), .numpy(), torch.tensor(...)), which cuts them off. Such a layer never learns where "
         "to look.",
-        NOTHING,
+        GRADIENTS,
         (attend(finish=lambda weights, mask: nothing_is_zero(weights, mask).detach()),),
         (
             "https://github.com/paiml/aprender/pull/2203",
@@ -487,7 +494,7 @@ MISCONCEPTIONS = (
     Misconception(
         "keys_as_values",
         "The weights mix the keys instead of the values. This hides as long as both are the same tensor.",
-        RECAP,
+        ROLES,
         (keys_as_values,),
         ("https://github.com/fchollet/deep-learning-with-python-notebooks/issues/261",),
     ),
@@ -506,14 +513,14 @@ MISCONCEPTIONS = (
     Misconception(
         "scores_returned",
         "The second result are the scores. The weights are what softmax makes of them.",
-        RECAP,
+        FUNCTION,
         (scores_returned,),
     ),
     Misconception(
         "query_scaled_in_place",
         "The query is divided in place (/=), which changes the caller's own tensor: whoever uses it afterwards, a "
         "residual connection say, gets the scaled one.",
-        RECAP,
+        FUNCTION,
         (query_scaled_in_place,),
     ),
 )
@@ -524,15 +531,15 @@ EXERCISE = Exercise(
     kind="function",
     minutes=30,
     parts=(
-        Part("mixing", 3, "mix the values by the softmax of scaled dot products, whatever axes stand in front", RECAP),
-        Part("mask", 2, "give no weight to a key where the mask is False", RECAP),
-        Part("gradients", 1, "pass the right gradients to query, key and value", NOTHING),
+        Part(
+            "mixing", 3, "mix the values by the softmax of scaled dot products, whatever axes stand in front", FUNCTION
+        ),
+        Part("mask", 2, "give no weight to a key where the mask is False", MASK),
+        Part("gradients", 1, "pass the right gradients to query, key and value", GRADIENTS),
         Part(
             "nothing to attend to", 1, "give zeros to a query that may attend to nothing, and finite gradients", NOTHING
         ),
-        Part(
-            "half precision", 1, "stay finite in half precision, where the largest number is 65,504", "multi_head#scale"
-        ),
+        Part("half precision", 1, "stay finite in half precision, where the largest number is 65,504", HALF),
     ),
     results=("output", "weights"),
     hints=(
