@@ -14,7 +14,7 @@ same random inputs and parameters; every result and every gradient is compared, 
 
 {tables}
 
-## What the columns say
+## What the words mean
 
 **How close.** A difference is measured as a part of the largest number in the right result, which is what the other library
 computes in float64 from the same numbers. No difference in any case is larger than this:
@@ -24,10 +24,10 @@ computes in float64 from the same numbers. No difference in any case is larger t
 In the shorter types such a bound forgives much, so there ours must also be at most {factor:g} times as far from the right result
 as the other library's own result in that type, or as the type's precision.
 
-**Cases.** Each mask meets each of these sizes, except that nothing causal is asked of more queries than keys, and the modes
+**Cases.** Their number, then the types of the numbers, the modes and the masks. Each mask meets each of these sizes, except that nothing causal is asked of more queries than keys, and the modes
 take turns: {sizes}. In self-attention there are as many queries as keys.
 
-**Numbers.** ReLU has a kink: a number that is rounded to its other side has another gradient, so layers with ReLU are compared
+**Types.** ReLU has a kink: a number that is rounded to its other side has another gradient, so layers with ReLU are compared
 in the two longer types. Where float64 is missing, the other library does not compute in it.
 
 **Modes.** Training and evaluation with gradients, and evaluation without ("no grad"), where PyTorch's layers take other paths.
@@ -48,6 +48,7 @@ Each of these is a test, too: it shows what the other library does, and what our
 {differences}
 """
 
+CODED = r"`\g<0>`"
 CODE = re.compile(r"(?<![\w-])(?!\d)[\w.]*[._]\w[\w.]*|[A-Z]+[a-z0-9]+[A-Z]\w*|\b(?:eager|gelu|kdim|relu|sdpa|vdim)\b")
 
 
@@ -57,7 +58,7 @@ def page() -> str:
         cases=sum(map(cases_of, contestants.ALL)),
         tables="\n\n".join(f"## {name}\n\n{comparisons(rows)}" for name, rows in contestants.BY_LIBRARY.items()),
         bounds=table(
-            ("numbers", "functions and attention", "layers and models"),
+            ("type", "functions and attention", "layers and models"),
             [(name_of(dtype), power(TOLERANCE[dtype]), power(TOLERANCE_OF_LAYERS[dtype])) for dtype in TOLERANCE],
         ),
         factor=FACTOR,
@@ -72,20 +73,25 @@ def page() -> str:
 
 def comparisons(rows: tuple[Comparison, ...]) -> str:
     return table(
-        ("ours", "theirs", "cases", "numbers", "modes", "masks", "compared"),
+        ("ours, and theirs", "what is compared", "cases"),
         [
             (
-                CODE.sub(r"`\g<0>`", one.ours),
-                CODE.sub(r"`\g<0>`", one.theirs),
-                str(cases_of(one)),
-                "all four" if len(one.dtypes) == len(TOLERANCE) else ", ".join(map(name_of, one.dtypes)),
-                ", ".join(one.modes),
-                {tuple(MASKS): "every kind", SEEING: "every kind but *empty row*"}.get(one.masks, ", ".join(one.masks)),
+                f"{CODE.sub(CODED, one.ours)}<br>{CODE.sub(CODED, one.theirs)}",
                 ", ".join(one.compared()),
+                f"{cases_of(one)}: {numbers_of(one)}; {', '.join(one.modes)}; {masks_of(one)}",
             )
             for one in rows
         ],
     )
+
+
+def numbers_of(one: Comparison) -> str:
+    return "all four types" if len(one.dtypes) == len(TOLERANCE) else ", ".join(map(name_of, one.dtypes))
+
+
+def masks_of(one: Comparison) -> str:
+    named = {tuple(MASKS): "every mask", SEEING: "every mask but *empty row*", ("none",): "no mask"}
+    return named.get(one.masks, f"masks: {', '.join(one.masks)}")
 
 
 def differences(library: str) -> str:
