@@ -16,8 +16,8 @@ BOOK_READY := $(VENV)/.ready-for-book
 ALL_READY := $(VENV)/.ready-for-all
 BOOK_INDEX := _build/html/index.html
 
-# Numbers must not depend on the machine's cores; the notebooks are run with as many threads everywhere.
-RUN_NOTEBOOKS := OMP_NUM_THREADS=2 MKL_NUM_THREADS=2 $(BIN)/python tools/notebooks.py
+# Numbers must not depend on the machine's cores: the notebooks are run with one thread everywhere, here and in the tests.
+RUN_NOTEBOOKS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python tools/notebooks.py
 
 .PHONY: help book test check lab notebooks clean
 .DEFAULT_GOAL := help

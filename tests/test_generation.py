@@ -151,6 +151,12 @@ def test_new_tokens_attend_to_all_earlier_ones_and_to_no_later_one():
         assert torch.equal(weights > 0, torch.ones(2, 3, 7, 7).tril()[..., -new:, :].bool())
 
 
+def test_the_mask_of_new_tokens_is_made_where_they_are():
+    x = torch.ones(2, 5, 7, device="meta")  # any device that is not the default one
+    output, weights = cached_causal_attention(x[:, 2:], x, x)
+    assert (output.device.type, weights.device.type) == ("meta", "meta")
+
+
 def test_more_new_tokens_than_there_are_in_all_are_refused():
     with pytest.raises(ValueError, match="the 5 positions that ask must be among those that are asked"):
         cached_causal_attention(torch.ones(5, 2), torch.ones(3, 2), torch.ones(3, 2))
@@ -251,6 +257,13 @@ def test_tokens_are_drawn_as_often_as_their_probabilities_say():
 def test_a_temperature_near_0_is_greedy_and_overflows_in_no_precision(temperature, dtype):
     logits = drawn(7, VOCAB).to(dtype) * 1000
     assert torch.equal(sample(logits, temperature), logits.argmax(dim=-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_from_half_precision_scores_the_same_tokens_are_drawn_as_from_single_precision_ones(dtype):
+    scores = drawn_ids(2003, 13, low=-64, high=65) / 8  # their differences are exact in both
+    draws = [sample(x, 3.0, generator=torch.Generator().manual_seed(2)) for x in (scores.to(dtype), scores)]
+    assert torch.equal(*draws)
 
 
 def test_any_axes_may_stand_before_the_vocabulary():

@@ -75,6 +75,14 @@ def test_positions_are_added_to_each_sequence_from_zero_on_and_the_input_stays(d
     )
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_far_positions_are_added_to_half_precision_with_the_patterns_of_their_own(dtype):
+    y = add_positions(torch.zeros(2, 2053, 7, dtype=dtype))
+    for position in (257, 2049):  # as numbers of these types they are their neighbours
+        pattern = [(math.cos if c % 2 else math.sin)(position / 10000 ** ((c - c % 2) / 7)) for c in range(7)]
+        assert_close(y[:, position], torch.tensor(pattern).to(dtype).expand(2, 7))
+
+
 @properties
 @given(left=st.integers(0, 4), real=st.integers(1, 5), right=st.integers(0, 4))
 def test_positions_are_counted_from_the_first_real_token(left, real, right):
@@ -293,7 +301,8 @@ def test_dropout_acts_on_the_weights_in_training_only(make):
 def test_attention_with_positions_passes_gradcheck_and_runs_where_its_input_is(make):
     attention, x = layer(make, 4, 2), drawn(2, 3, 4).requires_grad_()
     mask = causal_mask(3)
-    assert torch.autograd.gradcheck(lambda x: attention(x, x, x, mask), x)
+    for way in (attention, lambda *given: attention.with_weights(*given)[0]):
+        assert torch.autograd.gradcheck(lambda x, way=way: way(x, x, x, mask), x)
     attention, x = attention.to("meta"), x.to("meta")  # any device that is not the default one
     assert attention(x, x, x, mask.to("meta")).device.type == "meta"
     assert attention.with_weights(x, x, x, mask.to("meta"))[1].device.type == "meta"

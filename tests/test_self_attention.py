@@ -278,3 +278,9 @@ def test_the_recurrent_network_is_pytorchs():
         getattr(theirs, f"bias_{its}_l0").data.copy_(mine.bias)
     x = torch.randn(2, 7, 5)
     assert_close(ours(x), theirs(x)[0])
+
+
+def test_the_recurrent_network_reads_a_sentence_of_one_token():
+    torch.manual_seed(1)
+    network, x = RecurrentNetwork(5), torch.randn(2, 1, 5)
+    assert_close(network(x)[:, 0], torch.tanh(network.from_token(x[:, 0]) + network.from_state.bias))

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional as F
 
 from mha_course import checkpoint
 from mha_course.cli import main
 from mha_course.loop import Stopped
-from mha_course.tasks.translation import NumberTranslation
+from mha_course.tasks.translation import PAD, NumberTranslation
 from mha_course.tasks.translator import SHIPPED, Plan, Translator, load
 
 SMALL = Plan(below=1000, d_model=32, num_layers=1, steps=7, batch_size=22)
@@ -69,6 +70,15 @@ def test_the_loss_of_an_untrained_translator_is_that_of_a_guess_and_falls():
     guess = torch.tensor(float(len(translator.task.target_vocabulary))).log().item()
     assert losses[0] == pytest.approx(guess, rel=0.3)
     assert losses[-1] < 0.5 * losses[0]
+
+
+def test_the_loss_is_pytorchs_mean_over_the_real_tokens_alone():
+    plan = replace(SMALL, steps=1, micro_batches=1)
+    (first,), untrained = Translator(plan).train(progress=False), Translator(plan)
+    batch = untrained.task.batch_at(plan.seed, 0, plan.batch_size)
+    logits = untrained.model(batch.source, batch.decoder_input).flatten(0, 1)
+    assert first.loss == pytest.approx(F.cross_entropy(logits, batch.labels.flatten(), ignore_index=PAD).item())
+    assert first.tokens == (batch.labels != PAD).sum()
 
 
 def test_every_number_of_an_update_is_drawn_once_however_it_is_parted():
