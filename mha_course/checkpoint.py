@@ -73,14 +73,18 @@ def read(folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """
     path = folder / NAME
     if not path.exists():
-        raise ValueError(f"a run is resumed from its checkpoint, but there is none at {path}; begin without resume")
+        raise ValueError(f"there is no checkpoint at {path}; name the folder of a run, or begin one without resume")
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it has no other iterator)
     except (SafetensorError, OSError) as error:
         raise ValueError(_damaged(path, str(error))) from error
-    if metadata.get("sha256") != _digest(tensors):
+    if "sha256" not in metadata or ABOUT not in tensors:
+        raise ValueError(
+            f"a checkpoint is what a training run wrote, but {path} is another file; name the folder of a run"
+        )
+    if metadata["sha256"] != _digest(tensors):
         raise ValueError(_damaged(path, "its checksum is another"))
     return tensors, json.loads(tensors.pop(ABOUT).numpy().tobytes())
 

@@ -1,18 +1,18 @@
-"""The command `mha-course`: the grader's face in a terminal."""
+"""The command `mha-course`: the course's face in a terminal."""
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import io
 import itertools
 import json
 import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from mha_course import __version__
 from mha_course.grader.gradebook import JOBS, SECONDS, UsageError, grade
@@ -31,8 +31,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0 done, 1 something fell short (`check`), could not be graded (`grade`) or disagreed (`bench`),
-        2 wrong usage.
+        2 wrong usage or a training that diverged, 130 stopped by Ctrl-C.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may know neither Chinese nor umlauts
     options = _parser().parse_args(arguments)
     try:
         code: int = options.run(options)
@@ -44,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
-        print("mha-course: stopped; the same command goes on where it was", file=sys.stderr)
+        print(f"mha-course: stopped; {options.after_stop}", file=sys.stderr)
         return 130
     return code
 
@@ -143,25 +146,26 @@ def _bench(options: argparse.Namespace) -> int:
         if options.json != "-":
             print(table, end="\n\n", flush=True)
 
-    with _file(options.json) as file:
-        try:
-            report = bench(planned, _progress(planned.steps), show)
-        except KeyboardInterrupt:
-            print("\nmha-course: stopped; the tables that are shown are complete", file=sys.stderr)
-            return 130
-        if file is not None:
-            print(report.as_json(), file=file)
+    _require_writable(options.json)
+    try:
+        report = bench(planned, _progress(planned.steps), show)
+    except RuntimeError as error:
+        raise UsageError(f"PyTorch gave up: {error}; try a smaller --shape or fewer --lengths") from None
+    if options.json == "-":
+        print(report.as_json())
+    elif options.json is not None:
+        Path(options.json).write_text(report.as_json() + "\n", "utf-8")
     return 1 if any(section.refused for section in (*report.attention, *report.decoding)) else 0
 
 
-def _file(name: str | None) -> AbstractContextManager[TextIO | None]:
-    """Open what JSON goes to, before the work: a file that can't be written should not cost minutes."""
-    if name is None or name == "-":
-        return nullcontext(None if name is None else sys.stdout)
-    try:
-        return Path(name).open("w", encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"can't write to {name}: {error.strerror or error}; name another file") from None
+def _require_writable(name: str | None) -> None:
+    """Refuse, before the work, a file that can't be written: that should not cost minutes."""
+    if name is not None and name != "-":
+        try:
+            with Path(name).open("a", encoding="utf-8"):
+                pass
+        except OSError as error:
+            raise UsageError(f"can't write to {name}: {error.strerror or error}; name another file") from None
 
 
 def _progress(steps: int) -> Callable[[str], None]:
@@ -178,33 +182,35 @@ def _progress(steps: int) -> Callable[[str], None]:
 
 def _train(options: argparse.Namespace) -> int:
     import torch
+    from safetensors import SafetensorError
 
     from mha_course.loop import Stopped
+    from mha_course.surroundings import distributed_run
     from mha_course.tasks.translator import Plan, Translator
 
     folder = options.folder or Path(f"numbers-{options.language}")
     if options.device != "cpu" and not getattr(torch, options.device).is_available():
         raise UsageError(f"PyTorch finds no device {options.device!r} here; leave --device out to train on the CPU")
     try:
-        translator = Translator(
-            Plan(
-                options.language,
-                below=options.below,
-                steps=options.steps,
-                micro_batches=options.micro_batches,
-                seed=options.seed,
-            )
+        plan = Plan(
+            options.language,
+            below=options.below,
+            steps=options.steps,
+            micro_batches=options.micro_batches,
+            seed=options.seed,
         )
+        translator = Translator(plan)
         translator.model.to(options.device)
         translator.train(folder=folder, resume=options.resume)
     except (ValueError, FloatingPointError) as error:
-        raise UsageError(str(error)) from None
-    except OSError as error:
-        raise UsageError(f"can't write to {folder}: {error.strerror or error}; name another with --folder") from None
+        raise UsageError(str(error).replace("micro_batches=", "--micro-batches ")) from None
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"can't write to {folder}: {reason}; name another folder with --folder") from None
     except Stopped as stopped:
         print(f"mha-course: {stopped}; say --resume", file=sys.stderr)
         return 130
-    if os.environ.get("RANK", "0") == "0":  # torchrun starts several; one speaks
+    if not distributed_run() or torch.distributed.get_rank() == 0:  # of several processes one speaks
         right = translator.right(translator.task.held_out(2500))
         wrong = translator.task.held_out_numbers[~right].tolist()
         print(f"{len(right) - len(wrong):,} of {len(right):,} numbers that it never saw are right in every word.")
@@ -231,8 +237,12 @@ def _known(name: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="mha-course", description="Practise and grade the exercises of the course.")
+    parser = argparse.ArgumentParser(
+        prog="mha-course",
+        description="Practise and grade the exercises of the course; train and measure what it builds.",
+    )
     parser.add_argument("--version", action="version", version=f"mha-course {__version__}")
+    parser.set_defaults(after_stop="the same command goes on where it was")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     listing = commands.add_parser("list", help="list the exercises")
@@ -271,21 +281,33 @@ def _parser() -> argparse.ArgumentParser:
     racing.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="where (%(default)s)")
     racing.add_argument("--quick", action="store_true", help="small sizes and few turns: to see what it does")
     racing.add_argument("--json", metavar="FILE", nargs="?", const="-", help="as JSON too; with no FILE, JSON alone")
-    racing.set_defaults(run=_bench)
+    racing.set_defaults(run=_bench, after_stop="the tables that are shown are complete")
 
     training = commands.add_parser("train", help="train the translator of chapter 8")
     training.add_argument("task", choices=("numbers",), help="numbers: number words from English")
-    training.add_argument("--language", choices=("de", "fr", "zh"), default="de", help="into this one (%(default)s)")
-    training.add_argument("--below", metavar="N", type=int, default=1_000_000, help="numbers below N (%(default)s)")
-    training.add_argument("--steps", metavar="N", type=_positive_int, default=300, help="updates (%(default)s)")
     training.add_argument(
-        "--micro-batches", metavar="N", type=_positive_int, default=2, help="parts of an update (%(default)s)"
+        "--language", choices=("de", "fr", "zh"), default="de", help="the one to translate into (%(default)s)"
     )
-    training.add_argument("--seed", type=_seed, default=0, help="of parameters and data (%(default)s)")
-    training.add_argument("--folder", metavar="DIR", type=Path, help="of the checkpoint (numbers-LANGUAGE)")
-    training.add_argument("--resume", action="store_true", help="go on from the checkpoint")
-    training.add_argument("--device", choices=("cpu", "cuda", "mps"), default="cpu", help="where (%(default)s)")
-    training.set_defaults(run=_train)
+    training.add_argument(
+        "--below", metavar="N", type=int, default=1_000_000, help="train on numbers below N (%(default)s)"
+    )
+    training.add_argument(
+        "--steps", metavar="N", type=_positive_int, default=300, help="how many updates (%(default)s)"
+    )
+    training.add_argument(
+        "--micro-batches",
+        metavar="N",
+        type=_positive_int,
+        default=2,
+        help="parts of an update, to share among processes (%(default)s)",
+    )
+    training.add_argument("--seed", type=_seed, default=0, help="of parameters and data, at least 0 (%(default)s)")
+    training.add_argument("--folder", metavar="DIR", type=_path, help="where it is kept (numbers-LANGUAGE)")
+    training.add_argument("--resume", action="store_true", help="go on where it was stopped; give the same options")
+    training.add_argument(
+        "--device", choices=("cpu", "cuda", "mps"), default="cpu", help="what it is trained on (%(default)s)"
+    )
+    training.set_defaults(run=_train, after_stop="with --resume the same command goes on from the last checkpoint")
 
     for command in (check, grading):
         command.add_argument("--seed", type=_seed, default=0, help="of the inputs (%(default)s)")

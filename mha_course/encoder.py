@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -35,9 +36,12 @@ def layer_norm(
     >>> layer_norm(torch.tensor([1.0, 3.0]), torch.ones(2), torch.zeros(2))
     tensor([-1.0000,  1.0000])
     """
-    centred = x - x.mean(dim=-1, keepdim=True)
+    exact = x.to(
+        torch.promote_types(x.dtype, torch.float32)
+    )  # in half precision a square soon passes the largest number
+    centred = exact - exact.mean(dim=-1, keepdim=True)
     variance = centred.square().mean(dim=-1, keepdim=True)
-    return centred / (variance + eps).sqrt() * weight + bias
+    return (centred / (variance + eps).sqrt()).to(x) * weight + bias
 
 
 def feed_forward(d_model: int, d_ff: int, activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:

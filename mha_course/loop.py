@@ -244,10 +244,14 @@ def _require_finite_parameters(model: nn.Module, step: int, folder: Path | None)
 
 
 def _went_wrong(what: str, folder: Path | None) -> str:
-    kept = "" if folder is None or not (folder / checkpoint.NAME).exists() else f" from the checkpoint kept in {folder}"
+    kept = (
+        ""
+        if folder is None or not (folder / checkpoint.NAME).exists()
+        else f" (the last good checkpoint is kept in {folder})"
+    )
     return (
-        f"training needs finite numbers, but {what}; try again{kept} with a lower learning rate, "
-        "a longer warmup or a smaller clip_norm, and look for a division by 0 in the loss"
+        f"training needs finite numbers, but {what}; begin anew with a lower learning rate, a longer warmup or a smaller "
+        f"clip_norm, and look for a division by 0 in the loss{kept}"
     )
 
 
@@ -280,6 +284,8 @@ def _begun(folder: Path | None) -> list[Progress]:
             f"a run begins in a folder without a checkpoint, but there is one in {folder}; resume it, delete it or name "
             "another folder"
         )
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)  # now: that there can be no folder should not cost an hour
     return []
 
 

@@ -10,6 +10,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from mha_course.self_attention import require_boolean
+
 HIDDEN = -1e4  # and lower: what libraries add to a score in order to hide it
 
 
@@ -21,6 +23,7 @@ def to_additive(mask: Bool[Tensor, "*axes"], dtype: torch.dtype = torch.float32)
     >>> to_additive(torch.tensor([True, False]), torch.float16)
     tensor([     0., -65504.], dtype=torch.float16)
     """
+    require_boolean(mask)
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
 
@@ -33,6 +36,11 @@ def from_additive(mask: Float[Tensor, "*axes"]) -> Bool[Tensor, "*axes"]:
     >>> from_additive(torch.tensor([0.0, -1e9, -torch.inf]))
     tensor([ True, False, False])
     """
+    if not mask.is_floating_point():
+        raise ValueError(
+            f"an additive mask holds decimal numbers, but the type of this one is {mask.dtype}; "
+            "from_tokenizer and from_attn_mask read others"
+        )
     allowed, hidden = mask == 0, mask <= HIDDEN
     if not (allowed | hidden).all():
         other = mask[~(allowed | hidden)].flatten()[0].item()
@@ -58,6 +66,7 @@ def to_attn_mask(
     tensor([[[False,  True]],
             [[False,  True]]])
     """
+    require_mask(mask)
     return ~mask.expand(batch, num_heads, queries, -1).reshape(batch * num_heads, queries, -1)
 
 
@@ -76,6 +85,7 @@ def from_attn_mask(
     >>> from_attn_mask(torch.tensor([[False, True]]), num_heads=2)
     tensor([[[[ True, False]]]])
     """
+    _require_blocked(blocked)
     return ~(blocked[None, None] if blocked.dim() == 2 else blocked.unflatten(0, (-1, num_heads)))
 
 
@@ -85,7 +95,7 @@ def to_key_padding_mask(mask: Bool[Tensor, "batch 1 1 key"]) -> Bool[Tensor, "ba
     >>> to_key_padding_mask(torch.tensor([[[[True, False]]]]))
     tensor([[False,  True]])
     """
-    return ~mask[:, 0, 0]
+    return ~_of_padding(mask)
 
 
 def from_key_padding_mask(padding: Bool[Tensor, "batch key"]) -> Bool[Tensor, "batch 1 1 key"]:
@@ -94,6 +104,7 @@ def from_key_padding_mask(padding: Bool[Tensor, "batch key"]) -> Bool[Tensor, "b
     >>> from_key_padding_mask(torch.tensor([[False, True]]))
     tensor([[[[ True, False]]]])
     """
+    _require_blocked(padding)
     return ~padding[:, None, None, :]
 
 
@@ -103,7 +114,7 @@ def to_tokenizer(mask: Bool[Tensor, "batch 1 1 key"]) -> Int[Tensor, "batch key"
     >>> to_tokenizer(torch.tensor([[[[True, False]]]]))
     tensor([[1, 0]])
     """
-    return mask[:, 0, 0].long()
+    return _of_padding(mask).long()
 
 
 def from_tokenizer(
@@ -124,3 +135,37 @@ def from_tokenizer(
             "token ids, say, become a mask by comparing them with the padding's id"
         )
     return real[:, None, None, :]
+
+
+def require_mask(mask: Tensor | None) -> None:
+    """Refuse a mask that would be read otherwise than it is meant.
+
+    Raises:
+        ValueError: if the mask is not boolean, or has three axes: the first might be the batch or the heads.
+    """
+    if mask is None:
+        return
+    require_boolean(mask)
+    if mask.dim() == 3:
+        raise ValueError(
+            f"the mask must have the axes (batch, head, query, key) or the last two, but its shape is {tuple(mask.shape)}; "
+            "mask[:, None] is the same for all heads, mask[None] the same for the whole batch"
+        )
+
+
+def _of_padding(mask: Tensor) -> Tensor:
+    require_boolean(mask)
+    if mask.dim() != 4 or mask.shape[1:3] != (1, 1):
+        raise ValueError(
+            f"only a mask of padding, of the shape (batch, 1, 1, key), has this form, but the shape is {tuple(mask.shape)}; "
+            "others can be given as to_attn_mask or to_additive"
+        )
+    return mask[:, 0, 0]
+
+
+def _require_blocked(mask: Tensor) -> None:
+    if mask.dtype != torch.bool:
+        raise ValueError(
+            f"a mask in which True hides must be boolean, but the type of this one is {mask.dtype}; convert one of zeros "
+            "and ones with mask.bool(), and read one of decimal numbers with from_additive"
+        )

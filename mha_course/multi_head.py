@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_course.cache import KVCache
-from mha_course.self_attention import attention_weights, require_boolean, scaled_dot_product_attention
+from mha_course.masks import require_mask
+from mha_course.self_attention import attention_weights, scaled_dot_product_attention
 
 
 def split_heads(
@@ -216,22 +217,6 @@ class MultiHeadAttention(nn.Module):
         return queries, share_groups(keys, self.num_heads), share_groups(values, self.num_heads)
 
 
-def require_mask(mask: Tensor | None) -> None:
-    """Refuse a mask that would be read otherwise than it is meant.
-
-    Raises:
-        ValueError: if the mask is not boolean, or has three axes: the first might be the batch or the heads.
-    """
-    if mask is None:
-        return
-    require_boolean(mask)
-    if mask.dim() == 3:
-        raise ValueError(
-            f"the mask must have the axes (batch, head, query, key) or the last two, but its shape is {tuple(mask.shape)}; "
-            "mask[:, None] is the same for all heads, mask[None] the same for the whole batch"
-        )
-
-
 @contextmanager
 def recorded_weights(model: nn.Module) -> Iterator[dict[str, Float[Tensor, "batch head query key"]]]:
     """Record the weights of every attention layer in a model while it runs.
@@ -284,7 +269,7 @@ def multi_head_attention_loop(
     """Do what `attention` does, one head after the other: the slow version, to be read first.
 
     Args:
-        attention: the layer whose parameters are used; its dropout is not, and it has no groups.
+        attention: the layer whose parameters are used; its dropout is not.
         query: the tokens that ask.
         key: the tokens that are compared with.
         value: what is fetched from each key's token.
@@ -294,6 +279,10 @@ def multi_head_attention_loop(
         What `attention(query, key, value, mask)` returns.
     """
     require_mask(mask)
+    if mask is not None and mask.dim() == 4 and mask.size(1) != 1:
+        raise ValueError(
+            f"the loop takes one mask for all heads, but this one has {mask.size(1)}; use the layer itself for a mask a head"
+        )
     d_head = query.size(-1) // attention.num_heads
     heads_per_group = attention.num_heads // attention.num_groups
     every_head_alike = mask[:, 0] if mask is not None and mask.dim() == 4 else mask

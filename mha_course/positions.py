@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from mha_course.cache import KVCache
-from mha_course.multi_head import MultiHeadAttention, merge_heads, require_mask
+from mha_course.masks import require_mask
+from mha_course.multi_head import MultiHeadAttention, merge_heads
 from mha_course.self_attention import attention_weights
 
 
@@ -226,7 +227,7 @@ def _require_one_text(query: Tensor, key: Tensor) -> None:
     if query is not key:
         raise ValueError(
             "distances are counted within one text, but query and key are two tensors; for cross-attention use "
-            "MultiHeadAttention, in a decoder as its cross_attention"
+            "MultiHeadAttention, in a decoder as its cross_attention, and for one text pass the same tensor as both"
         )
 
 
@@ -291,9 +292,9 @@ class AlibiAttention(MultiHeadAttention):
     ) -> Float[Tensor, "batch query d_model"]:
         """Attend as `MultiHeadAttention.forward` does, with the bias added to the scores."""
         _require_one_text(query, key)
+        require_mask(mask)
         queries, keys, values = self._project(query, key, value, cache)
         bias = self._bias(queries, keys)
-        require_mask(mask)
         if mask is not None:
             bias = bias.masked_fill(~mask, -torch.inf)
         dropout = self.dropout.p if self.training else 0.0
@@ -310,8 +311,8 @@ class AlibiAttention(MultiHeadAttention):
     ) -> tuple[Float[Tensor, "batch query d_model"], Float[Tensor, "batch head query key"]]:
         """Attend as `forward` does, step by step, and show the weights."""
         _require_one_text(query, key)
-        queries, keys, values = self._project(query, key, value, cache)
         require_mask(mask)
+        queries, keys, values = self._project(query, key, value, cache)
         weights = attention_weights(queries, keys, mask, self._bias(queries, keys))
         return self.out_proj(merge_heads(self.dropout(weights) @ values)), weights
 

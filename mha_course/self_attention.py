@@ -27,7 +27,7 @@ def attention_weights(
         Weights in [0, 1]. Each row sums to 1, except that of a query that may attend to nothing: it is 0.
 
     Raises:
-        ValueError: if the mask is not boolean.
+        ValueError: if the mask is not boolean, or mask or bias have axes that the scores don't have.
 
     Source: Vaswani et al. (2017), section 3.2.1, equation 1.
 
@@ -36,10 +36,12 @@ def attention_weights(
     """
     scores = scaled_dot(query, key)
     if bias is not None:
+        _require_fit("bias", bias, scores)
         scores = scores + bias
     if mask is None:
         return softmax(scores, dim=-1)
     require_boolean(mask)
+    _require_fit("mask", mask, scores)
     # The lowest finite number, not -inf: softmax of a row of -inf is NaN, and so is its gradient.
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return softmax(scores, dim=-1) * mask
@@ -85,6 +87,14 @@ def require_boolean(mask: Tensor) -> None:
         raise ValueError(
             f"the mask must be boolean, True where a query may attend, but its type is {mask.dtype}; "
             "convert one of zeros and ones with mask.bool()"
+        )
+
+
+def _require_fit(name: str, given: Tensor, scores: Tensor) -> None:
+    if given.dim() > scores.dim():
+        raise ValueError(
+            f"the {name} is stretched to the scores, so it can have no more axes than these, but its shape is "
+            f"{tuple(given.shape)} and theirs {tuple(scores.shape)}; without heads, drop the axis of the heads: {name}[:, 0]"
         )
 
 
@@ -249,5 +259,7 @@ def sliding_window_mask(
             [False, False,  True,  True]])
     """
     if window < 1:
-        raise ValueError(f"the window counts the position itself, so it must be at least 1, but it is {window}")
+        raise ValueError(
+            f"the window counts the position itself, so it must be at least 1, but it is {window}; 1 sees itself alone"
+        )
     return causal_mask(length, device=device).triu(1 - window)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional as F
 
 Similarity = Callable[[Tensor, Tensor], Tensor]  # (…, query, d_key) and (…, key, d_key) to scores (…, query, key)
 
@@ -72,7 +73,8 @@ def cosine(
     >>> cosine(torch.tensor([[5.0, 0.0]]), torch.tensor([[2.0, 0.0], [0.0, 7.0]]))
     tensor([[1., 0.]])
     """
-    return dot(torch.nn.functional.normalize(query, dim=-1), torch.nn.functional.normalize(keys, dim=-1))
+    smallest = torch.finfo(query.dtype).tiny  # in half precision the usual 1e-12 is 0
+    return dot(F.normalize(query, dim=-1, eps=smallest), F.normalize(keys, dim=-1, eps=smallest))
 
 
 def gaussian_kernel(
@@ -161,7 +163,7 @@ def soft_lookup(
     >>> soft_lookup(keys[1], keys, torch.tensor([[10.0], [20.0], [30.0]]), temperature=0.01)
     tensor([20.])
     """
-    if temperature <= 0:
+    if not temperature > 0:
         raise ValueError(
             f"the temperature must be above 0, but it is {temperature}; a very small one picks the best entry alone"
         )

@@ -46,7 +46,7 @@ def cross_entropies(
         Cross-entropy in nats, one a real label, sentence after sentence; at least in float32.
 
     Raises:
-        ValueError: if `smoothing` is not in [0, 1].
+        ValueError: if `smoothing` is not in [0, 1], or a label is neither `pad` nor the number of a word.
 
     Source: Szegedy et al. (2016), "Rethinking the Inception Architecture for Computer Vision", section 7.
 
@@ -58,6 +58,12 @@ def cross_entropies(
             f"smoothing must be a share in [0, 1], but it is {smoothing}; 0.1 is usual, and 0 leaves the labels as they are"
         )
     real = torch.ones_like(labels, dtype=torch.bool) if pad is None else labels != pad
+    strange = labels[real & ((labels < 0) | (labels >= logits.size(-1)))]
+    if strange.numel():
+        raise ValueError(
+            f"a label is the number of a word, from 0 to {logits.size(-1) - 1}, but one is {int(strange[0])}; "
+            "what stands where no word is must be given as pad"
+        )
     # Padding is left out before the softmax, not multiplied by 0 after it: a NaN there could not be multiplied away.
     log_probabilities = _at_least_float32(logits[real]).log_softmax(dim=-1)
     losses = F.nll_loss(log_probabilities, labels[real], reduction="none")

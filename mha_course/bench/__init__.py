@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -77,6 +78,9 @@ def plan(
         ValueError: if something asked for does not exist.
     """
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    most = 4 * (os.cpu_count() or 1)
+    if threads is not None and threads > most:
+        raise ValueError(f"{threads} threads are too many for this machine; at most {most} make sense")
     if not available[device]:
         raise ValueError(f"PyTorch finds no device {device!r} here; leave --device out to measure on the CPU")
     for name in only or ():

@@ -39,9 +39,12 @@ class Plan:
         num_layers: layers of the encoder, and of the decoder.
         steps: updates.
         batch_size: numbers in an update.
-        micro_batches: parts that an update is worked on in; at least as many as processes.
-        peak: the highest learning rate, reached after a tenth of the steps; from there it falls to 0 as a cosine.
-        seed: of parameters and batches.
+        micro_batches: parts that an update is worked on in; at least as many as processes, at most `batch_size`.
+        peak: scale of the learning rate, which rises for a tenth of the steps and follows a cosine down to 0 from there.
+        seed: of parameters and batches; at least 0.
+
+    Raises:
+        ValueError: if the seed or `micro_batches` is out of range.
     """
 
     language: Language = "de"
@@ -55,6 +58,16 @@ class Plan:
     micro_batches: int = 2
     peak: float = 3e-3
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse sizes that can't be."""
+        if self.seed < 0:
+            raise ValueError(f"the seed must not be below 0, but it is {self.seed}; any other whole number will do")
+        if not 1 <= self.micro_batches <= self.batch_size:
+            raise ValueError(
+                f"an update of {self.batch_size} numbers has from 1 to {self.batch_size} micro-batches, but "
+                f"{self.micro_batches} are asked for; choose a number in between"
+            )
 
     def learning_rate(self, step: int) -> float:
         """Return the rate of a step, counted from 0."""
@@ -76,7 +89,7 @@ class Translator:
         Raises:
             ValueError: if the plan's numbers are out of range.
         """
-        self.plan = plan
+        self.plan, self.attention = plan, attention
         self.task = NumberTranslation(plan.language, plan.below, at_most_words=plan.at_most_words)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(plan.seed)
@@ -139,7 +152,7 @@ class Translator:
                 seed=plan.seed,
                 save_every=50,
                 measure_every=watch_every,
-                about=asdict(plan),
+                about={**asdict(plan), "attention": _name(self.attention)},
             ),
             learning_rate=plan.learning_rate,
             metrics=measure,
@@ -186,28 +199,45 @@ class Translator:
         return generate(TransformerWriter(self.model, source.to(self._device), BEGIN), MAX_LENGTH - 1, END)
 
 
-def load(folder: Path = SHIPPED) -> Translator:
+def load(folder: Path = SHIPPED, *, attention: MakeAttention = MultiHeadAttention) -> Translator:
     """Load the translator that comes with the course, or one that `mha-course train numbers` made.
 
     Args:
         folder: where its checkpoint is.
+        attention: what it was built with.
 
     Raises:
-        ValueError: if there is none, or it is damaged.
+        ValueError: if there is none, it is damaged, or of a translator with another attention.
     """
     tensors, about = checkpoint.read(folder)
     marked = "about "
-    plan = {name.removeprefix(marked): it for name, it in about["settings"].items() if name.startswith(marked)}
+    stored = about.get("settings", {})
+    plan = {name.removeprefix(marked): it for name, it in stored.items() if name.startswith(marked)}
+    built_with = plan.pop("attention", None)
     try:
-        translator = Translator(Plan(**plan))
+        translator = Translator(Plan(**plan), attention=attention)
     except TypeError:
+        built_with = None
+    if built_with is None:
         raise ValueError(
             f"a translator is loaded from the checkpoint of one, but the one in {folder} holds another model; "
             "mha-course train numbers makes one"
-        ) from None
-    stored = {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name.startswith("model.")}
-    translator.model.load_state_dict(stored)
+        )
+    if built_with != _name(attention):
+        raise ValueError(
+            f"the translator in {folder} was built with {built_with}, but is loaded with {_name(attention)}; "
+            "give load its attention"
+        )
+    parameters = {name.removeprefix("model."): tensor for name, tensor in tensors.items() if name.startswith("model.")}
+    try:
+        translator.model.load_state_dict(parameters)
+    except RuntimeError:
+        raise ValueError(f"the translator in {folder} has other parts than its plan says; it can't be loaded") from None
     return translator
+
+
+def _name(attention: MakeAttention) -> str:
+    return getattr(attention, "__qualname__", repr(attention))
 
 
 def _loss(model: torch.nn.Module, batch: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, int]:

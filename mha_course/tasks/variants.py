@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -68,7 +69,8 @@ def without_positions(translator: Translator) -> Translator:
     False
     """
     for embedding in (translator.model.source, translator.model.target):
-        embedding.get_buffer("table").zero_()
+        # Among what is saved from now on: else a translator that is loaded again would have its positions back.
+        embedding.register_buffer("table", torch.zeros_like(embedding.get_buffer("table")))
     return translator
 
 

@@ -128,7 +128,9 @@ def test_the_command_trains_keeps_resumes_and_reports(tmp_path, capsys):
     [
         (["--below", "10"], "below must be from 1,000"),
         (["--device", "cuda"], "no device 'cuda'"),
-        (["--resume"], "none at"),
+        (["--resume"], "there is no checkpoint at"),
+        (["--seed", "-1"], "the seed must not be below 0"),
+        (["--micro-batches", "300"], "from 1 to 256 micro-batches"),
     ],
 )
 def test_wrong_usage_is_said_in_one_sentence(tmp_path, monkeypatch, capsys, options, message):
