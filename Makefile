@@ -19,7 +19,7 @@ BOOK_INDEX := _build/html/index.html
 # Numbers must not depend on the machine's cores: the notebooks are run with one thread everywhere, here and in the tests.
 RUN_NOTEBOOKS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python tools/notebooks.py
 
-.PHONY: help book test check lab notebooks clean
+.PHONY: help book test check lab notebooks mutants clean
 .DEFAULT_GOAL := help
 
 help:
@@ -28,6 +28,7 @@ help:
 	@echo "make check      run the quick checks alone: format, lint, types, import order"
 	@echo "make lab        open JupyterLab on your own copy of the exercises, in $(WORK)/"
 	@echo "make notebooks  run all notebooks of the book again and store their outputs"
+	@echo "make mutants    change the code in many small ways and list the changes that no test sees (an hour and more)"
 	@echo "make clean      remove what was built; the environment and $(WORK)/ stay"
 	@echo
 	@echo "Settings: PYTHON=python3.12  which Python makes the environment ($(VENV))"
@@ -91,6 +92,12 @@ notebooks: $(ALL_READY)
 	@$(RUN_NOTEBOOKS) book
 	@echo "All notebooks are run and stored; git diff shows what changed."
 
+# MUTANTS='mha_course.encoder*' changes one module alone.
+mutants: $(ALL_READY)
+	@echo "==> changing the code in many small ways, one at a time, and running the tests on each"
+	@OMP_NUM_THREADS=1 $(BIN)/mutmut run --max-children $(JOBS) $(if $(MUTANTS),'$(MUTANTS)')
+	@$(BIN)/mutmut results
+
 clean:
-	@rm -rf _build htmlcov .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache book/.jupyter_cache
+	@rm -rf _build mutants htmlcov .coverage .mypy_cache .pytest_cache .ruff_cache .import_linter_cache book/.jupyter_cache
 	@echo "Removed what was built. The environment ($(VENV)) and your work ($(WORK)/) are still here."

@@ -173,7 +173,8 @@ def test_cached_attention_in_pieces_agrees_with_pytorchs_layer_over_the_whole(pi
     x, cache = drawn(2, 7, 33), KVCache()
     right, _ = theirs(x, x, x, attn_mask=torch.ones(7, 7, dtype=torch.bool).triu(1))
     assert_close(torch.cat([attention(piece, cache) for piece in x.split(pieces, dim=1)], dim=1), right)
-    assert_close(attention(x), right)  # nothing of the first text is left
+    for _ in range(2):
+        assert_close(attention(x), right)  # nothing is left of the text before
 
 
 @pytest.mark.parametrize(("given", "right"), [((3, 4), [0, 3, 4, 5]), ((1, 3), [0, 1, 2]), ((5, 1), [0]), ((5, 0), [])])

@@ -196,7 +196,7 @@ def test_a_checkpoint_is_never_overwritten_by_a_run_that_begins(tmp_path):
 
 
 def test_resuming_from_nothing_is_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"but there is none at .*; begin without resume"):
+    with pytest.raises(ValueError, match=r"there is no checkpoint at .*, or begin one without resume"):
         run(reader(), folder=tmp_path, resume=True)
     with pytest.raises(ValueError, match="but no folder was given; name it"):
         run(reader(), resume=True)
@@ -287,7 +287,9 @@ def test_a_gradient_that_is_not_finite_stops_the_run_before_it_reaches_the_param
         return total + (0.0 * model.linear.bias).sum().sqrt(), count  # the root has no slope at 0
 
     model, untouched = reader(), reader()
-    with pytest.raises(FloatingPointError, match="the length of the gradient is nan in step 0; try again with a lower"):
+    with pytest.raises(
+        FloatingPointError, match="the length of the gradient is nan in step 0; begin anew with a lower"
+    ):
         run(model, measure=measure)
     assert_same(model, untouched)
 

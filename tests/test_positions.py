@@ -12,6 +12,7 @@ from mha_course.positions import (
     RotaryAttention,
     SinusoidalTokenEmbedding,
     TokenAndPositionEmbedding,
+    _counted,
     add_positions,
     alibi_bias,
     alibi_slopes,
@@ -107,6 +108,11 @@ def test_an_embedding_is_the_sum_of_the_tokens_row_and_the_positions_row(kind):
         (torch.tensor([[0, 0, 1], [4, 5, 6]]), [[0, 0, 1], [4, 5, 6]]),
     ):
         assert_close(embedding(ids, positions), embedding.token.weight[ids] + rows[torch.tensor(at)])
+
+
+def test_positions_are_counted_where_the_tokens_are():
+    ids = torch.zeros(2, 3, dtype=torch.long, device="meta")  # any device that is not the default one
+    assert _counted(ids).device.type == "meta"
 
 
 def test_learned_positions_end_where_their_table_ends():
@@ -273,6 +279,14 @@ def test_attention_with_positions_refuses_two_texts_between_which_there_is_no_di
     for way in (attention, attention.with_weights):
         with pytest.raises(ValueError, match="for cross-attention use MultiHeadAttention"):
             way(x, memory, memory)
+
+
+@pytest.mark.parametrize("make", [RotaryAttention, AlibiAttention])
+def test_attention_with_positions_refuses_a_mask_of_three_axes(make):
+    attention, x = layer(make), drawn(2, 5, 24)
+    for way in (attention, attention.with_weights):
+        with pytest.raises(ValueError, match=r"its shape is \(2, 5, 5\); mask\[:, None\] is the same for all heads"):
+            way(x, x, x, torch.ones(2, 5, 5, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])

@@ -245,7 +245,8 @@ def test_a_window_that_does_not_hold_the_position_itself_is_refused(window):
 
 def test_masks_are_made_where_their_lengths_are():
     lengths = torch.ones(2, dtype=torch.long, device="meta")  # any device that is not the default one
-    for mask in (padding_mask(lengths, 5), decoder_mask(lengths, 5), causal_mask(3, 5, device="meta")):
+    windowed = sliding_window_mask(5, 2, device="meta")
+    for mask in (padding_mask(lengths, 5), decoder_mask(lengths, 5), causal_mask(3, 5, device="meta"), windowed):
         assert mask.device.type == "meta"
         assert mask.dtype == torch.bool
 

@@ -1,10 +1,12 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.nn import functional as F
 
 from mha_course.multi_head import MultiHeadAttention, merge_heads, split_heads
 from mha_course.self_attention import causal_mask, padding_mask
-from mha_course.tasks.translator import Plan, Translator
+from mha_course.tasks.translator import Plan, Translator, load
 from mha_course.tasks.variants import ForesightAttention, UnscaledAttention, variants, without_positions
 
 PLAN = Plan(below=1000, d_model=20, num_heads=5, num_layers=2)
@@ -68,10 +70,18 @@ def test_without_positions_the_encoder_reads_a_set():
 
 def test_all_variants_begin_with_the_same_parameters():
     models = {name: translator.model for name, translator in variants(PLAN).items()}
-    expected = models["all parts"].state_dict()
+    expected = dict(models["all parts"].named_parameters())
     for model in models.values():
-        assert model.state_dict().keys() == expected.keys()
-        assert all(torch.equal(parameter, expected[name]) for name, parameter in model.state_dict().items())
+        assert dict(model.named_parameters()).keys() == expected.keys()
+        assert all(torch.equal(parameter, expected[name]) for name, parameter in model.named_parameters())
+
+
+def test_a_variant_that_was_kept_is_loaded_as_it_was_or_not_at_all(tmp_path):
+    for name, attention in (("no positions", MultiHeadAttention), ("no scale", MultiHeadAttention)):
+        variants(replace(PLAN, steps=1))[name].train(folder=tmp_path / name, progress=False)
+        with pytest.raises(ValueError, match=r"has other parts than its plan says|was built with UnscaledAttention"):
+            load(tmp_path / name, attention=attention)
+    assert load(tmp_path / "no scale", attention=UnscaledAttention).attention is UnscaledAttention
 
 
 @torch.no_grad()
