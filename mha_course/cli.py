@@ -200,7 +200,9 @@ def _train(options: argparse.Namespace) -> int:
             seed=options.seed,
         )
         translator = Translator(plan)
-        translator.model.to(options.device)
+        # Each process that torchrun starts gets a card of its own.
+        card = f":{os.environ['LOCAL_RANK']}" if options.device == "cuda" and "LOCAL_RANK" in os.environ else ""
+        translator.model.to(options.device + card)
         translator.train(folder=folder, resume=options.resume)
     except (ValueError, FloatingPointError) as error:
         raise UsageError(str(error).replace("micro_batches=", "--micro-batches ")) from None

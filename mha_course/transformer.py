@@ -21,6 +21,15 @@ EMBEDDINGS: dict[str, type[SinusoidalTokenEmbedding | TokenAndPositionEmbedding]
 }
 
 
+def _embedding(positions: str) -> type[SinusoidalTokenEmbedding | TokenAndPositionEmbedding]:
+    if positions not in EMBEDDINGS:
+        raise ValueError(
+            f"positions are {' or '.join(EMBEDDINGS)}, but {positions!r} is asked for; rotary and ALiBi positions come "
+            "with their attention, as attention=RotaryAttention"
+        )
+    return EMBEDDINGS[positions]
+
+
 class Output(nn.Module):
     """Scores each token of the vocabulary: how well its row of a table fits what was computed.
 
@@ -92,10 +101,10 @@ class Transformer(nn.Module):
                 know distances within one text alone, so they need another one here.
 
         Raises:
-            ValueError: if `num_heads` does not divide `d_model`.
+            ValueError: if `num_heads` does not divide `d_model`, or there are no such positions.
         """
         super().__init__()
-        embedding = EMBEDDINGS[positions]
+        embedding = _embedding(positions)
         sizes = (d_model, num_heads, d_ff, num_layers, dropout)
         self.pad = pad
         self.source = embedding(source_vocab, max_length, d_model)
@@ -139,7 +148,7 @@ class Transformer(nn.Module):
 
         Args:
             target: ids of the tokens written so far; with a cache, of those alone that it does not hold yet.
-            memory: what `encode` returned.
+            memory: what `encode` returned; with a cache the same in every call.
             memory_mask: True on real source tokens.
             cache: made by `new_cache`; holds earlier tokens and gets the new ones.
         """
@@ -182,7 +191,7 @@ class LanguageModel(nn.Module):
     ) -> None:
         """Create the embedding, the layers and the output layer; the arguments are those of `Transformer`."""
         super().__init__()
-        self.embedding = EMBEDDINGS[positions](vocab_size, max_length, d_model)
+        self.embedding = _embedding(positions)(vocab_size, max_length, d_model)
         self.dropout = nn.Dropout(dropout)
         self.encoder = Encoder(
             d_model, num_heads, d_ff, num_layers, dropout, norm_first=norm_first, attention=attention
@@ -199,8 +208,9 @@ class LanguageModel(nn.Module):
 
         Args:
             ids: the text so far; with a cache, those tokens alone that it does not hold yet.
-            mask: True on real tokens of the whole text, those in the cache included; None: all are real. Padding may
-                stand on either side; positions are counted from the first real token.
+            mask: True on real tokens of the whole text, those in the cache included; None: all are real. Positions are
+                counted from the first real token. Padding may stand on either side, but on the left where a text goes
+                on in a cache: rotary and ALiBi attention count columns.
             cache: made by `new_cache`; holds earlier tokens and gets the new ones.
 
         Returns:

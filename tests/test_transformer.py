@@ -1,4 +1,5 @@
 import copy
+import inspect
 
 import pytest
 import torch
@@ -414,3 +415,9 @@ def test_a_mask_that_leaves_out_the_tokens_in_the_cache_is_refused():
 def test_a_source_may_be_padded_on_the_left():
     model, source, target = translator(pad=0), ids(1, 5), ids(1, 3, 13)
     assert_close(model(F.pad(source, (2, 0)), target), model(source, target))
+
+
+def test_positions_that_do_not_exist_are_refused_and_those_of_an_attention_are_named():
+    unchecked = inspect.unwrap(LanguageModel.__init__)
+    with pytest.raises(ValueError, match="'rotary' is asked for; rotary and ALiBi positions come with their attention"):
+        unchecked(LanguageModel.__new__(LanguageModel), 11, 19, 12, 3, 17, 2, positions="rotary")

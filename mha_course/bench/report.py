@@ -65,11 +65,6 @@ class Report:
         """Write out every field of this class and those in it, under its own name; None becomes null."""
         return json.dumps(asdict(self), indent=2)
 
-    def as_text(self) -> str:
-        """Lay out all tables for a terminal."""
-        parts = [self.heading(), *map(section_text, (*self.attention, *self.decoding))]
-        return "\n\n".join([*parts, *([lengths_text(self.lengths)] if self.lengths else [])])
-
     def heading(self) -> str:
         """Say what the numbers hold for, and what is missing."""
         machine = self.machine
