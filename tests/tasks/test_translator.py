@@ -155,3 +155,13 @@ def test_two_processes_reach_the_numbers_of_one(tmp_path):
     assert ran.stdout.count("numbers that it never saw") == 1
     one, two = (checkpoint.read(tmp_path / run)[1]["history"] for run in ("one", "two"))
     assert [step["loss"] for step in two] == pytest.approx([step["loss"] for step in one], rel=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cuda", "mps"])
+def test_another_device_reaches_the_losses_of_the_cpu_to_one_in_a_thousand(device):
+    if not getattr(torch, device).is_available():
+        pytest.skip(f"no {device} here")
+    on_cpu, there = Translator(SMALL), Translator(SMALL)
+    there.model.to(device)
+    losses = [[step.loss for step in one.train(progress=False)] for one in (on_cpu, there)]
+    assert losses[1] == pytest.approx(losses[0], rel=1e-3)
