@@ -310,7 +310,7 @@ def _parser() -> argparse.ArgumentParser:
         "--device",
         choices=("cpu", "cuda", "mps"),
         default="cpu",
-        help="what it is trained on (%(default)s); losses agree to 1 in 1000",
+        help="what it is trained on (%(default)s)",
     )
     training.set_defaults(run=_train, after_stop="with --resume the same command goes on from the last checkpoint")
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import ctypes
 import gc
 import multiprocessing
+import os
+import signal
 import sys
+import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -17,6 +20,19 @@ import torch
 RESET = Path("/proc/self/clear_refs")
 STATUS = Path("/proc/self/status")
 MMAP_THRESHOLD = -3  # M_MMAP_THRESHOLD in malloc.h
+
+
+def _follow_parent() -> None:
+    """Let Ctrl-C be the parent's affair, and end with it however it ends: a pool's process would wait for ever."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def can_be_measured(device: str) -> bool:
@@ -99,7 +115,7 @@ class Meter:
         if self._pool is None:
             fresh = None if sys.platform == "linux" or self.device == "cuda" else 1
             context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(1, mp_context=context, max_tasks_per_child=fresh)
+            self._pool = ProcessPoolExecutor(1, context, _follow_parent, max_tasks_per_child=fresh)
         try:
             return self._pool.submit(extra_peak, prepare, self.device, self.threads).result()
         except BrokenProcessPool:  # the system ended it, which it does where memory runs out
