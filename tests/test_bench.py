@@ -3,6 +3,7 @@ import json
 import math
 import sys
 from functools import partial
+from importlib.metadata import version
 
 import pytest
 import torch
@@ -129,7 +130,7 @@ def test_the_table_has_every_contestant_installed_and_fits_100_columns(capsys, w
         assert told.count(CONTESTANTS[name].title) >= len(PASSES)
     assert "all results agree" in told
     assert "with the cache" in told
-    assert f"torch {torch.__version__}" in told
+    assert f"torch {version('torch')}" in told
     assert max(map(len, told.splitlines())) <= 100
     assert error == ""  # no bar where no one looks on
 
