@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mha_course import __version__
+from mha_course.grader import results
 from mha_course.grader.gradebook import JOBS, SECONDS, UsageError, grade
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ def _bench(options: argparse.Namespace) -> int:
     if options.json == "-":
         print(report.as_json())
     elif options.json is not None:
-        Path(options.json).write_text(report.as_json() + "\n", "utf-8")
+        results.write(Path(options.json), report.as_json() + "\n")
     return 1 if any(section.refused for section in (*report.attention, *report.decoding)) else 0
 
 
@@ -185,13 +186,12 @@ def _train(options: argparse.Namespace) -> int:
     from safetensors import SafetensorError
 
     from mha_course.loop import Stopped
-    from mha_course.surroundings import distributed_run
+    from mha_course.surroundings import join_processes, require_device
     from mha_course.tasks.translator import Plan, Translator
 
     folder = options.folder or Path(f"numbers-{options.language}")
-    if options.device != "cpu" and not getattr(torch, options.device).is_available():
-        raise UsageError(f"PyTorch finds no device {options.device!r} here; leave --device out to train on the CPU")
     try:
+        require_device(options.device, "train")
         plan = Plan(
             options.language,
             below=options.below,
@@ -212,7 +212,7 @@ def _train(options: argparse.Namespace) -> int:
     except Stopped as stopped:
         print(f"mha-course: {stopped}; say --resume", file=sys.stderr)
         return 130
-    if not distributed_run() or torch.distributed.get_rank() == 0:  # of several processes one speaks
+    if join_processes(torch.device(options.device))[0] == 0:  # of several processes one speaks
         right = translator.right(translator.task.held_out(2500))
         wrong = translator.task.held_out_numbers[~right].tolist()
         print(f"{len(right) - len(wrong):,} of {len(right):,} numbers that it never saw are right in every word.")

@@ -74,14 +74,9 @@ class DecoderLayer(nn.Module):
             cache: what is kept of earlier target tokens, and of the memory.
         """
         own, kept = cache or (None, None)
-        x = self.norm1(x + self.dropout(attend(self.self_attn, x, self_mask, own)))
-        x = self.norm2(x + self.dropout(self._cross(x, memory, memory_mask, kept)))
+        x = self.norm1(x + self.dropout(attend(self.self_attn, x, x, self_mask, own)))
+        x = self.norm2(x + self.dropout(attend(self.cross_attn, x, memory, memory_mask, kept)))
         return self.norm3(x + self.dropout(self.ffn(x)))
-
-    def _cross(self, x: Tensor, memory: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
-        if cache is None:
-            return self.cross_attn(x, memory, memory, mask)
-        return self.cross_attn(x, memory, memory, mask, cache)
 
 
 class PreNormDecoderLayer(DecoderLayer):
@@ -100,8 +95,9 @@ class PreNormDecoderLayer(DecoderLayer):
     ) -> Float[Tensor, "batch target d_model"]:
         """Transform every token of the target, as `DecoderLayer.forward` does."""
         own, kept = cache or (None, None)
-        x = x + self.dropout(attend(self.self_attn, self.norm1(x), self_mask, own))
-        x = x + self.dropout(self._cross(self.norm2(x), memory, memory_mask, kept))
+        normed = self.norm1(x)
+        x = x + self.dropout(attend(self.self_attn, normed, normed, self_mask, own))
+        x = x + self.dropout(attend(self.cross_attn, self.norm2(x), memory, memory_mask, kept))
         return x + self.dropout(self.ffn(self.norm3(x)))
 
 

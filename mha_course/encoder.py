@@ -52,9 +52,9 @@ def feed_forward(d_model: int, d_ff: int, activation: type[nn.Module] = nn.ReLU)
     return nn.Sequential(nn.Linear(d_model, d_ff), activation(), nn.Linear(d_ff, d_model))
 
 
-def attend(attention: nn.Module, x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
-    """Let tokens attend to one another; an attention that knows of no cache is not given one."""
-    return attention(x, x, x, mask) if cache is None else attention(x, x, x, mask, cache)
+def attend(attention: nn.Module, x: Tensor, memory: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
+    """Let tokens attend to others, or to one another; an attention that knows of no cache is not given one."""
+    return attention(x, memory, memory, mask) if cache is None else attention(x, memory, memory, mask, cache)
 
 
 class EncoderLayer(nn.Module):
@@ -112,7 +112,7 @@ class EncoderLayer(nn.Module):
             mask: True where a token may attend; broadcasts to (batch, head, query, key).
             cache: what the attention keeps of earlier tokens, which `x` then comes after.
         """
-        x = self.norm1(x + self.dropout(attend(self.self_attn, x, mask, cache)))
+        x = self.norm1(x + self.dropout(attend(self.self_attn, x, x, mask, cache)))
         return self.norm2(x + self.dropout(self.ffn(x)))
 
 
@@ -129,7 +129,8 @@ class PreNormEncoderLayer(EncoderLayer):
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
         """Transform every token, as `EncoderLayer.forward` does."""
-        x = x + self.dropout(attend(self.self_attn, self.norm1(x), mask, cache))
+        normed = self.norm1(x)
+        x = x + self.dropout(attend(self.self_attn, normed, normed, mask, cache))
         return x + self.dropout(self.ffn(self.norm2(x)))
 
 

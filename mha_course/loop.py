@@ -30,6 +30,8 @@ from torch.optim import Optimizer
 from mha_course import checkpoint
 from mha_course.surroundings import display, distributed_run, join_processes, stop_signal
 
+_ABOUT = "about "  # stands before the names in a recipe's `about`, among a checkpoint's settings
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -293,11 +295,16 @@ def _settings(recipe: Recipe, optimizer: Optimizer, scheduled: bool) -> dict[str
     """Name all that must be as it was, beside the model, for a run to go on with the same numbers."""
     left_out = {"params", "lr"} if scheduled else {"params"}
     settings: dict[str, Any] = {name: getattr(recipe, name) for name in ("seed", "micro_batches", "clip_norm")}
-    settings |= {f"about {name}": value for name, value in recipe.about.items()}
+    settings |= {_ABOUT + name: value for name, value in recipe.about.items()}
     settings["optimizer"] = type(optimizer).__name__
     for number, group in enumerate(optimizer.param_groups):
         settings |= {f"{name} of parameter group {number}": group[name] for name in group if name not in left_out}
     return json.loads(json.dumps(settings, default=str))  # as it will be read again: a tuple as a list
+
+
+def about(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the `about` of the recipe that a checkpoint's settings come from."""
+    return {name.removeprefix(_ABOUT): value for name, value in settings.items() if name.startswith(_ABOUT)}
 
 
 def _resumed(

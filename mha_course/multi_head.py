@@ -184,10 +184,7 @@ class MultiHeadAttention(nn.Module):
             ValueError: if the mask is not boolean, or has three axes.
         """
         require_mask(mask)
-        queries, keys, values = self._project(query, key, value, cache)
-        dropout = self.dropout.p if self.training else 0.0
-        output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
-        return self.out_proj(merge_heads(output))
+        return self.out_proj(merge_heads(self._fused(*self._project(query, key, value, cache), mask)))
 
     def with_weights(
         self,
@@ -200,8 +197,15 @@ class MultiHeadAttention(nn.Module):
         """Attend as `forward` does, step by step, and show the weights (before dropout: each row sums to 1)."""
         require_mask(mask)
         queries, keys, values = self._project(query, key, value, cache)
-        weights = attention_weights(queries, keys, mask)
+        weights = self._weights(queries, keys, mask)
         return self.out_proj(merge_heads(self.dropout(weights) @ values)), weights
+
+    def _fused(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        dropout = self.dropout.p if self.training else 0.0
+        return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
+
+    def _weights(self, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+        return attention_weights(queries, keys, mask)
 
     def _project(
         self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None

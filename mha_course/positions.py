@@ -7,11 +7,9 @@ import math
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from mha_course.cache import KVCache
-from mha_course.masks import require_mask
-from mha_course.multi_head import MultiHeadAttention, merge_heads
+from mha_course.multi_head import MultiHeadAttention
 from mha_course.self_attention import attention_weights
 
 
@@ -231,12 +229,13 @@ def _require_one_text(query: Tensor, key: Tensor) -> None:
         )
 
 
-def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
+def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Float[Tensor, " head"]:
     """Give each head its own slope, by which a key's score falls with its distance.
 
     Args:
         num_heads: number of heads. For a power of two, head h (from 1) gets 2^(-8h / num_heads); for another number,
             the slopes of the next lower power, and every second one of the next higher.
+        device: where the slopes are made.
 
     Source: Press et al. (2022), "Train Short, Test Long", section 3; its code for other numbers of heads.
 
@@ -244,18 +243,21 @@ def alibi_slopes(num_heads: int) -> Float[Tensor, " head"]:
     tensor([0.2500, 0.0625, 0.0156, 0.0039])
     """
     power = 2 ** int(math.log2(num_heads))
-    slopes = 2.0 ** (-8.0 * torch.arange(1, power + 1) / power)
-    between = 2.0 ** (-8.0 * (torch.arange(num_heads - power) + 0.5) / power)
+    slopes = 2.0 ** (-8.0 * torch.arange(1, power + 1, device=device) / power)
+    between = 2.0 ** (-8.0 * (torch.arange(num_heads - power, device=device) + 0.5) / power)
     return torch.cat([slopes, between])
 
 
-def alibi_bias(num_heads: int, length: int, total: int | None = None) -> Float[Tensor, "head query key"]:
+def alibi_bias(
+    num_heads: int, length: int, total: int | None = None, device: torch.device | str | None = None
+) -> Float[Tensor, "head query key"]:
     """Give what ALiBi adds to the scores: minus the distance from query to key, times the head's slope.
 
     Args:
         num_heads: number of heads.
         length: number of queries.
         total: number of keys, among which the queries are the last; None: the same ones.
+        device: where the bias is made.
 
     Returns:
         0 where a query meets its own key, negative elsewhere; any length can be computed.
@@ -268,8 +270,9 @@ def alibi_bias(num_heads: int, length: int, total: int | None = None) -> Float[T
              [-0.0078, -0.0039, -0.0000]]])
     """
     total = length if total is None else total
-    distance = (torch.arange(total - length, total)[:, None] - torch.arange(total)).abs()
-    return -alibi_slopes(num_heads)[:, None, None] * distance
+    places = torch.arange(total, device=device)
+    distance = (places[total - length :, None] - places).abs()
+    return -alibi_slopes(num_heads, device)[:, None, None] * distance
 
 
 class AlibiAttention(MultiHeadAttention):
@@ -282,39 +285,18 @@ class AlibiAttention(MultiHeadAttention):
     torch.Size([2, 5, 12])
     """
 
-    def forward(
-        self,
-        query: Float[Tensor, "batch query d_model"],
-        key: Float[Tensor, "batch new key_width"],
-        value: Float[Tensor, "batch new value_width"],
-        mask: Bool[Tensor, "..."] | None = None,
-        cache: KVCache | None = None,
-    ) -> Float[Tensor, "batch query d_model"]:
-        """Attend as `MultiHeadAttention.forward` does, with the bias added to the scores."""
+    def _project(
+        self, query: Tensor, key: Tensor, value: Tensor, cache: KVCache | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         _require_one_text(query, key)
-        require_mask(mask)
-        queries, keys, values = self._project(query, key, value, cache)
-        bias = self._bias(queries, keys)
-        if mask is not None:
-            bias = bias.masked_fill(~mask, -torch.inf)
-        dropout = self.dropout.p if self.training else 0.0
-        output = F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, dropout_p=dropout)
-        return self.out_proj(merge_heads(output))
+        return super()._project(query, key, value, cache)
 
-    def with_weights(
-        self,
-        query: Float[Tensor, "batch query d_model"],
-        key: Float[Tensor, "batch new key_width"],
-        value: Float[Tensor, "batch new value_width"],
-        mask: Bool[Tensor, "..."] | None = None,
-        cache: KVCache | None = None,
-    ) -> tuple[Float[Tensor, "batch query d_model"], Float[Tensor, "batch head query key"]]:
-        """Attend as `forward` does, step by step, and show the weights."""
-        _require_one_text(query, key)
-        require_mask(mask)
-        queries, keys, values = self._project(query, key, value, cache)
-        weights = attention_weights(queries, keys, mask, self._bias(queries, keys))
-        return self.out_proj(merge_heads(self.dropout(weights) @ values)), weights
+    def _fused(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        bias = self._bias(queries, keys)
+        return super()._fused(queries, keys, values, bias if mask is None else bias.masked_fill(~mask, -torch.inf))
+
+    def _weights(self, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+        return attention_weights(queries, keys, mask, self._bias(queries, keys))
 
     def _bias(self, queries: Tensor, keys: Tensor) -> Tensor:
-        return alibi_bias(self.num_heads, queries.size(2), keys.size(2)).to(queries)[None]
+        return alibi_bias(self.num_heads, queries.size(2), keys.size(2), queries.device).to(queries)[None]

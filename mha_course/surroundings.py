@@ -18,6 +18,21 @@ from tqdm.notebook import tqdm_notebook
 LINES = 10  # of a whole run in a log, where a bar could not be redrawn
 
 
+def require_device(name: str, purpose: str) -> None:
+    """Refuse a device that is not there.
+
+    Args:
+        name: "cpu", "cuda" or "mps".
+        purpose: what it is asked for, as in "to … on the CPU".
+
+    Raises:
+        ValueError: if PyTorch does not find it.
+    """
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if not available[name]:
+        raise ValueError(f"PyTorch finds no device {name!r} here; leave --device out to {purpose} on the CPU")
+
+
 def distributed_run() -> bool:
     """Say whether this process is one of a group, if only of one."""
     return distributed.is_available() and distributed.is_initialized()

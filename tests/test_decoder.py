@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from layers import drawn, recorder, spread
 from mha_course.cache import ModelCache
 from mha_course.decoder import Decoder, DecoderLayer, PreNormDecoderLayer
-from mha_course.multi_head import MultiHeadAttention
 from mha_course.positions import RotaryAttention
 from mha_course.self_attention import causal_mask, padding_mask
 
@@ -21,18 +21,6 @@ properties = settings(max_examples=15, deadline=None, derandomize=True)
 KINDS = [DecoderLayer, PreNormDecoderLayer]
 # Of a layer of width 15 and 37 between the dense layers: twice four projections, two dense layers, three norms.
 PARAMETERS = 2 * 4 * (15 * 15 + 15) + (15 * 37 + 37) + (37 * 15 + 15) + 3 * 30
-
-
-def drawn(*shape, seed=1, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def spread(module, seed=1):
-    """Draw larger parameters than the default, those of norms too, so that no part is close to doing nothing."""
-    torch.manual_seed(seed)
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, mean=0.1, std=0.4)
-    return module
 
 
 def silence(*sublayers):
@@ -113,12 +101,7 @@ def test_dropout_acts_at_each_place_in_training_and_nowhere_in_evaluation(kind, 
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_the_options_reach_every_layer(norm_first):
-    made = []
-
-    def make(d_model, num_heads, dropout):
-        made.append((d_model, num_heads, dropout))
-        return MultiHeadAttention(d_model, num_heads, dropout)
-
+    make, made = recorder()
     decoder = Decoder(15, 3, 37, 2, 0.25, norm_first=norm_first, activation=nn.GELU, norm_eps=0.125, attention=make)
     assert made == [(15, 3, 0.25)] * 4
     norms = [part for part in decoder.modules() if isinstance(part, nn.LayerNorm)]
@@ -131,12 +114,7 @@ def test_the_options_reach_every_layer(norm_first):
 
 @pytest.mark.parametrize("kind", [*KINDS, partial(Decoder, num_layers=1)])
 def test_the_memory_may_be_attended_to_in_another_way_than_the_target(kind):
-    made = []
-
-    def make(d_model, num_heads, dropout):
-        made.append((d_model, num_heads, dropout))
-        return MultiHeadAttention(d_model, num_heads, dropout)
-
+    make, made = recorder()
     decoder = kind(16, 2, 37, dropout=0.25, attention=RotaryAttention, cross_attention=make)
     assert made == [(16, 2, 0.25)]
     layer = decoder.layers[0] if isinstance(decoder, Decoder) else decoder

@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from layers import drawn, recorder, spread
 from mha_course.cache import ModelCache
 from mha_course.encoder import Encoder, EncoderLayer, PreNormEncoderLayer, feed_forward, layer_norm
-from mha_course.multi_head import MultiHeadAttention
 from mha_course.self_attention import causal_mask, padding_mask
 
 # The same examples in every run: what fails on one machine fails on all.
@@ -20,18 +20,6 @@ properties = settings(max_examples=15, deadline=None, derandomize=True)
 KINDS = [EncoderLayer, PreNormEncoderLayer]
 # Of a layer of width 15 and 37 between the dense layers: four projections, two dense layers, two norms.
 PARAMETERS = 4 * (15 * 15 + 15) + (15 * 37 + 37) + (37 * 15 + 15) + 2 * 30
-
-
-def drawn(*shape, seed=1, dtype=torch.float32):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-
-
-def spread(module, seed=1):
-    """Draw larger parameters than the default, those of norms too, so that no part is close to doing nothing."""
-    torch.manual_seed(seed)
-    for parameter in module.parameters():
-        nn.init.normal_(parameter, mean=0.1, std=0.4)
-    return module
 
 
 def silence(linear):
@@ -184,12 +172,7 @@ def test_what_dropout_drops_of_a_sublayer_is_not_added(kind):
 
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_the_options_reach_every_layer(norm_first):
-    made = []
-
-    def make(d_model, num_heads, dropout):
-        made.append((d_model, num_heads, dropout))
-        return MultiHeadAttention(d_model, num_heads, dropout)
-
+    make, made = recorder()
     encoder = Encoder(15, 3, 37, 2, 0.25, norm_first=norm_first, activation=nn.GELU, norm_eps=0.125, attention=make)
     assert made == [(15, 3, 0.25)] * 2
     norms = [part for part in encoder.modules() if isinstance(part, nn.LayerNorm)]

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
 
+from layers import recorder
 from mha_course.encoder import EncoderLayer, PreNormEncoderLayer
 from mha_course.multi_head import MultiHeadAttention
 from mha_course.positions import AlibiAttention, RotaryAttention, SinusoidalTokenEmbedding, TokenAndPositionEmbedding
@@ -317,12 +318,7 @@ def test_dropout_acts_on_every_embedding_in_training_and_nowhere_in_evaluation()
 
 @pytest.mark.parametrize("make", [translator, writer])
 def test_the_options_reach_every_part(make):
-    made = []
-
-    def attention(d_model, num_heads, dropout):
-        made.append((d_model, num_heads, dropout))
-        return MultiHeadAttention(d_model, num_heads, dropout)
-
+    attention, made = recorder()
     model = make(dropout=0.25, norm_first=False, attention=attention)
     assert made == [(12, 3, 0.25)] * (6 if make is translator else 2)
     assert {part.p for part in model.modules() if isinstance(part, nn.Dropout)} == {0.25}

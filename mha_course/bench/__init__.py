@@ -16,6 +16,7 @@ from mha_course.bench.memory import Meter, can_be_measured
 from mha_course.bench.passes import PASSES, TOLERANCE, differences, prepared, runner
 from mha_course.bench.report import Report, Row, Section, growth, lengths_text, machine, section_text
 from mha_course.bench.timing import interleaved, ratio, spread
+from mha_course.surroundings import require_device
 
 PARTS = ("attention", "decoding", "lengths")
 SHAPES = (Shape(8, 128, 512, 8), Shape(32, 128, 768, 12), Shape(8, 2048, 512, 8))
@@ -77,12 +78,10 @@ def plan(
     Raises:
         ValueError: if something asked for does not exist.
     """
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     most = 4 * (os.cpu_count() or 1)
     if threads is not None and threads > most:
         raise ValueError(f"{threads} threads are too many for this machine; at most {most} make sense")
-    if not available[device]:
-        raise ValueError(f"PyTorch finds no device {device!r} here; leave --device out to measure on the CPU")
+    require_device(device, "measure")
     for name in only or ():
         if name not in CONTESTANTS:
             near = difflib.get_close_matches(name, CONTESTANTS, n=1)

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
-from matplotlib.patches import Circle, FancyBboxPatch, Rectangle
+from matplotlib.patches import Circle, Rectangle
 from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
+from mha_course.figures.blocks import DARK, PAPER, frame
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE
 
-PAPER, DARK = "#f3f6fa", "#1a1a1a"  # what stands in a box is dark on light on every page
 STREAM, BRANCH = 1.1, 3.5  # where the residual path and the sublayers stand
 LINES = ((QUERY, "o", "-"), (KEY, "s", "--"), (VALUE, "D", "-."), (HEADS[2], "^", ":"), (HEADS[1], "v", "-"))
 
@@ -174,9 +174,6 @@ def _branch(ax: Axes, top: float, boxes: Mapping[float, str], bottom: float) -> 
 
 
 def _box(ax: Axes, center: tuple[float, float], name: str) -> None:
-    x, y = center
     color = HEADS[1] if name == "norm" else INK
-    shape = "round,pad=0,rounding_size=0.2"
-    box = FancyBboxPatch((x - 1.05, y - 0.5), 2.1, 1.0, boxstyle=shape, facecolor=PAPER, edgecolor=color, linewidth=1.6)
-    ax.add_patch(box)
-    ax.text(x, y, name, color=DARK, ha="center", va="center", size=9, linespacing=0.95)
+    frame(ax, center, 2.1, 1.0, color, rounding=0.2)
+    ax.text(*center, name, color=DARK, ha="center", va="center", size=9, linespacing=0.95)

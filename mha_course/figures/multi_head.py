@@ -6,9 +6,10 @@ import matplotlib.pyplot as plt
 import torch
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from mha_course.figures.blocks import arrow, box
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE
 from mha_course.multi_head import split_heads
 
@@ -23,21 +24,21 @@ def draw_three_steps() -> None:
     ax.axis("off")
     for x, name, color in ((3.2, "query", QUERY), (5.6, "key", KEY), (8.0, "value", VALUE)):
         ax.text(x, 10.9, name, ha="center", color=color, weight="bold")
-        _arrow(ax, (x, 10.7), (x, 10.0))
-        _box(ax, (x, 9.6), 1.9, 0.8, f"{name[0]}_proj", color)
-        _arrow(ax, (x, 9.2), (x, 8.56))
+        arrow(ax, (x, 10.7), (x, 10.0))
+        box(ax, (x, 9.6), 1.9, 0.8, f"{name[0]}_proj", color)
+        arrow(ax, (x, 9.2), (x, 8.56))
         for behind in (0.36, 0.18, 0.0):
-            _box(ax, (x + behind, 7.8 + behind), 1.9, 0.8, "" if behind else "split", color)
-        _arrow(ax, (x, 7.4), (5.6 + (x - 5.6) * 0.7, 6.15))
+            box(ax, (x + behind, 7.8 + behind), 1.9, 0.8, "" if behind else "split", color)
+        arrow(ax, (x, 7.4), (5.6 + (x - 5.6) * 0.7, 6.15))
     for behind in (0.36, 0.18, 0.0):
         text = "" if behind else "scaled dot-product attention\nin every head"
-        _box(ax, (5.6 + behind, 5.5 + behind), 6.4, 1.3, text, INK)
+        box(ax, (5.6 + behind, 5.5 + behind), 6.4, 1.3, text, INK)
     for x in (4.0, 5.6, 7.2):
-        _arrow(ax, (x, 4.85), (5.6 + (x - 5.6) * 0.7, 3.9))
-    _box(ax, (5.6, 3.5), 5.0, 0.8, "merge: heads side by side", INK)
-    _arrow(ax, (5.6, 3.1), (5.6, 2.3))
-    _box(ax, (5.6, 1.9), 5.0, 0.8, "out_proj", INK)
-    _arrow(ax, (5.6, 1.5), (5.6, 0.7))
+        arrow(ax, (x, 4.85), (5.6 + (x - 5.6) * 0.7, 3.9))
+    box(ax, (5.6, 3.5), 5.0, 0.8, "merge: heads side by side", INK)
+    arrow(ax, (5.6, 3.1), (5.6, 2.3))
+    box(ax, (5.6, 1.9), 5.0, 0.8, "out_proj", INK)
+    arrow(ax, (5.6, 1.5), (5.6, 0.7))
     ax.text(5.6, 0.25, "output, one vector a query", ha="center")
     for y, number, name in ((8.7, "1", "project"), (5.5, "2", "attend"), (2.7, "3", "concat\nand\nproject")):
         ax.text(0.55, y, number, ha="center", va="center", size=20, weight="bold")
@@ -102,24 +103,3 @@ def _frame(ax: Axes, width: float, height: float, title: str) -> None:
     ax.set_aspect("equal")
     ax.axis("off")
     ax.set_title(title, loc="left")
-
-
-def _box(ax: Axes, center: tuple[float, float], width: float, height: float, text: str, color: str) -> None:
-    x, y = center
-    # The fill hides the boxes behind; it is light on every page, so the text in it is dark.
-    ax.add_patch(
-        FancyBboxPatch(
-            (x - width / 2, y - height / 2),
-            width,
-            height,
-            boxstyle="round,pad=0,rounding_size=0.15",
-            facecolor="#f3f6fa",
-            edgecolor=color,
-            linewidth=1.6,
-        )
-    )
-    ax.text(x, y, text, ha="center", va="center", color="#1a1a1a", size=9)
-
-
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    ax.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 1.2})

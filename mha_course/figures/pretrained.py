@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from mha_course.figures.blocks import DARK, PAPER, arrow, frame
 from mha_course.figures.heatmap import DARK_FROM
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, WEIGHTS
 
-PAPER, DARK = "#f3f6fa", "#1a1a1a"  # what stands in a box is dark on light on every page
 WRITTEN_FROM = 0.25  # a lower score is left to its shade, so that the eye finds the high ones
 
 
@@ -24,9 +24,9 @@ def draw_bert_layer() -> None:
     ax.axis("off")
     ax.text(4.2, 12.55, "hidden_states = x", ha="center", weight="bold")
     for x, theirs, color in ((1.5, "query", QUERY), (4.2, "key", KEY), (6.9, "value", VALUE)):
-        _arrow(ax, (4.2, 12.4), (x, 11.75))
+        arrow(ax, (4.2, 12.4), (x, 11.75))
         _box(ax, (x, 11.2), 2.5, 1.0, f"{theirs}\n{theirs[0]}_proj", color)
-        _arrow(ax, (x, 10.65), (4.2 + 0.5 * (x - 4.2), 9.65))
+        arrow(ax, (x, 10.65), (4.2 + 0.5 * (x - 4.2), 9.65))
     for y, text in (
         (9.2, "split into heads"),
         (7.9, "scores = q · k / √d_head"),
@@ -35,14 +35,14 @@ def draw_bert_layer() -> None:
         (4.0, "weights · values, merge"),
     ):
         _box(ax, (4.2, y), 5.2, 0.84, text, INK)
-        _arrow(ax, (4.2, y - 0.45), (4.2, y - 0.86))
+        arrow(ax, (4.2, y - 0.45), (4.2, y - 0.86))
     _box(ax, (4.2, 2.66), 5.2, 0.9, "dense\nout_proj", INK)
-    _arrow(ax, (4.2, 2.2), (4.2, 1.62))
+    arrow(ax, (4.2, 2.2), (4.2, 1.62))
     _box(ax, (4.2, 1.1), 5.2, 0.9, "LayerNorm\nnorm1", INK)
-    _arrow(ax, (4.2, 0.62), (4.2, 0.1))
+    arrow(ax, (4.2, 0.62), (4.2, 0.1))
     # The residual path leads round everything and joins before the norm.
     ax.plot([5.7, 8.5, 8.5], [12.65, 12.65, 1.9], color=INK, linewidth=1.2)
-    _arrow(ax, (8.5, 1.9), (4.3, 1.9))
+    arrow(ax, (8.5, 1.9), (4.3, 1.9))
     ax.text(8.35, 2.0, "+ x", ha="right", size=9)
     for top, bottom, name in ((11.8, 3.5, "BERT's class\n“self”"), (3.3, 0.5, "BERT's class\n“output”")):
         ax.plot([9.0, 9.2, 9.2, 9.0], [top, top, bottom, bottom], color=INK, linewidth=0.8)
@@ -157,18 +157,10 @@ def _mask_cell(ax: Axes, column: int, row: int, text: str, real: bool) -> None:
 
 
 def _box(ax: Axes, center: tuple[float, float], width: float, height: float, text: str, color: str) -> None:
-    x, y = center[0] - width / 2, center[1] - height / 2
-    rounded = "round,pad=0,rounding_size=0.15"
-    ax.add_patch(
-        FancyBboxPatch((x, y), width, height, boxstyle=rounded, facecolor=PAPER, edgecolor=color, linewidth=1.6)
-    )
+    frame(ax, center, width, height, color)
     upper, _, lower = text.partition("\n")
     if lower:  # the name in the file above, ours below
         ax.text(*center, f"{upper}\n", ha="center", va="center", color=DARK, size=9, linespacing=1.1)
         ax.text(*center, f"\n{lower}", ha="center", va="center", color=DARK, size=9, weight="bold", linespacing=1.1)
     else:
         ax.text(*center, upper, ha="center", va="center", color=DARK, size=9)
-
-
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    ax.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "color": INK, "linewidth": 1.2})

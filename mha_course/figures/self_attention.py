@@ -12,9 +12,9 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from mha_course.figures.blocks import DARK, PAPER, arrow
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE
 
-PAPER, DARK = "#f3f6fa", "#1a1a1a"  # what stands on a filled shape is dark on light on every page
 MARKERS = "osD^v"
 TIMES = "\N{MULTIPLICATION SIGN}"
 
@@ -129,15 +129,15 @@ def draw_paths(words: Sequence[str]) -> None:
             ax.text(place, -0.45, word, ha="center", va="center")
     for place in range(last + 1):
         upper.plot(place, 0.9, marker="o", markersize=14, markerfacecolor=PAPER, markeredgecolor=INK)
-        _arrow(upper, (place, -0.2), (place, 0.6), INK, 1.0)
+        arrow(upper, (place, -0.2), (place, 0.6), INK, 1.0)
         lower.plot(place, 0, marker="o", markersize=6, color=KEY)
         if place:
-            _arrow(upper, (place - 0.8, 0.9), (place - 0.2, 0.9), KEY, 2.2)
+            arrow(upper, (place - 0.8, 0.9), (place - 0.2, 0.9), KEY, 2.2)
             upper.text(place - 0.5, 1.2, str(place), ha="center", color=KEY, size=9)
     lower.plot(last, 1.6, marker="o", markersize=14, markerfacecolor=PAPER, markeredgecolor=QUERY)
     for place in range(last + 1):
         color, width = (KEY, 2.2) if place == 0 else (INK, 0.9)
-        _arrow(lower, (place, 0.12), (last - (last - place) * 0.06, 1.32 if place > 1 else 1.5), color, width)
+        arrow(lower, (place, 0.12), (last - (last - place) * 0.06, 1.32 if place > 1 else 1.5), color, width)
 
 
 def _matrix(ax: Axes, x: float, shape: tuple[int, int], unit: float, name: str, color: str, lift: float = 0.0) -> None:
@@ -152,7 +152,3 @@ def _matrix(ax: Axes, x: float, shape: tuple[int, int], unit: float, name: str, 
 
 def _sign(ax: Axes, x: float, sign: str) -> None:
     ax.text(x, 0, sign, ha="center", va="center", size=12)
-
-
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], color: str, width: float) -> None:
-    ax.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": width})

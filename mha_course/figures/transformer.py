@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import matplotlib.pyplot as plt
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
+from mha_course.figures.blocks import arrow, box
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, WEIGHTS
 
-PAPER, DARK = "#f3f6fa", "#1a1a1a"  # what stands in a box is dark on light on every page
+_box = partial(box, size=8)
 # Each line has a colour, a dash and a mark of its own, so that none is needed to tell them apart.
 LINES = (
     (QUERY, "-", "o"),
@@ -34,19 +36,19 @@ def draw_decoder_layer() -> None:
         (6.9, "cross-attention\ncross_attn", QUERY),
         (3.4, "feed-forward\nffn", INK),
     ):
-        _arrow(ax, (3.9, min(top + 1.2, 11.3)), (3.9, top + 0.2))
+        arrow(ax, (3.9, min(top + 1.2, 11.3)), (3.9, top + 0.2))
         _box(ax, (3.9, top - 0.4), 4.4, 1.2, text, color)
-        _arrow(ax, (3.9, top - 1.0), (3.9, top - 1.5))
+        arrow(ax, (3.9, top - 1.0), (3.9, top - 1.5))
         _box(ax, (3.9, top - 1.9), 4.4, 0.8, f"Add & Norm\nnorm{round((13.9 - top) / 3.5)}", INK)
         # The residual path leads round the sublayer.
         ax.plot([3.9, 0.7, 0.7], [top + 0.55, top + 0.55, top - 1.9], color=INK, linewidth=1.2)
-        _arrow(ax, (0.7, top - 1.9), (1.65, top - 1.9))
-    _arrow(ax, (3.9, 1.1), (3.9, 0.55))
+        arrow(ax, (0.7, top - 1.9), (1.65, top - 1.9))
+    arrow(ax, (3.9, 1.1), (3.9, 0.55))
     ax.text(3.9, 0.15, "output: one vector a target token", ha="center", weight="bold", size=9)
     ax.text(4.05, 7.4, "query", va="center", color=QUERY, size=8)
     _box(ax, (8.8, 6.5), 2.4, 1.2, "memory\nfrom the encoder", INK)
-    _arrow(ax, (7.55, 6.75), (6.15, 6.75), KEY)
-    _arrow(ax, (7.55, 6.25), (6.15, 6.25), VALUE)
+    arrow(ax, (7.55, 6.75), (6.15, 6.75), KEY)
+    arrow(ax, (7.55, 6.25), (6.15, 6.25), VALUE)
     ax.text(6.85, 6.9, "key", ha="center", va="bottom", color=KEY, size=8)
     ax.text(6.85, 6.1, "value", ha="center", va="top", color=VALUE, size=8)
     for x, y, text in (
@@ -71,21 +73,21 @@ def draw_transformer(num_layers: int, source: str, target: str, written: str) ->
     ax.axis("off")
     for x, text, name, kind in ((2.4, source, "encoder", "source"), (7.8, target, "decoder", "target")):
         ax.text(x, 10.4, text, ha="center", va="center", size=8, weight="bold")
-        _arrow(ax, (x, 10.1), (x, 9.5))
+        arrow(ax, (x, 10.1), (x, 9.5))
         _box(ax, (x, 9.0), 4.4, 1.0, f"tokens + positions\n{kind}", INK)
-        _arrow(ax, (x, 8.5), (x, 7.7))
+        arrow(ax, (x, 8.5), (x, 7.7))
         for behind in (0.36, 0.18, 0.0):
             inside = "" if behind else f"{num_layers} {name} layers\n{name}"
             _box(ax, (x + behind - 0.18, 6.4 + behind), 4.0, 2.2, inside, INK)
-    _arrow(ax, (2.4, 5.3), (2.4, 4.5))
+    arrow(ax, (2.4, 5.3), (2.4, 4.5))
     _box(ax, (2.4, 4.0), 4.4, 1.0, "memory\none vector a source token", INK)
     ax.plot([4.6, 5.1, 5.1], [4.0, 4.0, 6.2], color=INK, linewidth=1.2)
-    _arrow(ax, (5.1, 6.2), (5.65, 6.2))
-    _arrow(ax, (7.8, 5.3), (7.8, 4.5))
+    arrow(ax, (5.1, 6.2), (5.65, 6.2))
+    arrow(ax, (7.8, 5.3), (7.8, 4.5))
     _box(ax, (7.8, 4.0), 4.4, 1.0, "scores of all words\noutput", INK)
-    _arrow(ax, (7.8, 3.5), (7.8, 2.7))
+    arrow(ax, (7.8, 3.5), (7.8, 2.7))
     _box(ax, (7.8, 2.2), 4.4, 0.9, "softmax: probabilities", INK)
-    _arrow(ax, (7.8, 1.75), (7.8, 1.1))
+    arrow(ax, (7.8, 1.75), (7.8, 1.1))
     ax.text(7.8, 0.75, written, ha="center", va="center", size=8, weight="bold")
 
 
@@ -100,7 +102,7 @@ def draw_shifts(columns: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> N
         for place, (above, below) in enumerate(zip(read, said, strict=True)):
             _cell(ax, place, 0.0, above, HEADS[0])
             if below:
-                _arrow(ax, (place + 0.5, 0.72), (place + 0.5, 1.18))
+                arrow(ax, (place + 0.5, 0.72), (place + 0.5, 1.18))
                 _cell(ax, place, 1.2, below, HEADS[1])
         ax.set(xlim=(-0.9, len(read)), ylim=(2.0, -0.1))
         for y, name in ((0.35, "reads"), (1.55, "says")):
@@ -230,16 +232,3 @@ def draw_choices(choices: Mapping[str, Float[Tensor, " word"]], words: Sequence[
 def _cell(ax: Axes, x: float, y: float, text: str, face: str) -> None:
     ax.add_patch(Rectangle((x + 0.03, y), 0.94, 0.7, facecolor=face, edgecolor="#222222", linewidth=0.6))
     ax.text(x + 0.5, y + 0.35, text, ha="center", va="center", color="black", size=8)
-
-
-def _box(ax: Axes, center: tuple[float, float], width: float, height: float, text: str, color: str) -> None:
-    x, y = center[0] - width / 2, center[1] - height / 2
-    rounded = "round,pad=0,rounding_size=0.15"
-    ax.add_patch(
-        FancyBboxPatch((x, y), width, height, boxstyle=rounded, facecolor=PAPER, edgecolor=color, linewidth=1.6)
-    )
-    ax.text(*center, text, ha="center", va="center", color=DARK, size=8)
-
-
-def _arrow(ax: Axes, start: tuple[float, float], end: tuple[float, float], color: str = INK) -> None:
-    ax.annotate("", xy=end, xytext=start, arrowprops={"arrowstyle": "-|>", "color": color, "linewidth": 1.2})

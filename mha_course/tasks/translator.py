@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from mha_course import checkpoint
 from mha_course.encoder import MakeAttention
 from mha_course.generation import TransformerWriter, generate
-from mha_course.loop import Progress, Recipe, train
+from mha_course.loop import Progress, Recipe, about, train
 from mha_course.multi_head import MultiHeadAttention, recorded_weights
 from mha_course.tasks.number_words import LIMIT, Language
 from mha_course.tasks.translation import BEGIN, END, PAD, Batch, NumberTranslation, exact_match
@@ -127,7 +127,7 @@ class Translator:
             One entry a step; see `mha_course.loop.train`, also for what it raises.
         """
         plan = self.plan
-        sample = self.task.held_out_numbers[:: max(1, len(self.task.held_out_numbers) // 500)]
+        sample = self.task.batch(self.task.held_out_numbers[:: max(1, len(self.task.held_out_numbers) // 500)])
 
         def batch_at(step: int, index: int) -> tuple[Tensor, Tensor, Tensor]:
             size = len(range(index, plan.batch_size, plan.micro_batches))
@@ -135,7 +135,7 @@ class Translator:
             return batch.source, batch.decoder_input, batch.labels
 
         def measure(_model: object) -> dict[str, float]:
-            score = float(self.right([self.task.batch(sample)]).float().mean())
+            score = float(self.right([sample]).float().mean())
             if watch is not None:
                 watch()
             return {"exact match": score}
@@ -209,10 +209,8 @@ def load(folder: Path = SHIPPED, *, attention: MakeAttention = MultiHeadAttentio
     Raises:
         ValueError: if there is none, it is damaged, or of a translator with another attention.
     """
-    tensors, about = checkpoint.read(folder)
-    marked = "about "
-    stored = about.get("settings", {})
-    plan = {name.removeprefix(marked): it for name, it in stored.items() if name.startswith(marked)}
+    tensors, kept = checkpoint.read(folder)
+    plan = about(kept.get("settings", {}))
     built_with = plan.pop("attention", None)
     try:
         translator = Translator(Plan(**plan), attention=attention)

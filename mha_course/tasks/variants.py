@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float
 from torch import Tensor
 
 from mha_course.cache import KVCache
@@ -28,7 +27,7 @@ class UnscaledAttention(MultiHeadAttention):
 
 
 class ForesightAttention(MultiHeadAttention):
-    """Multi-head attention that ignores the causal mask, but hides padding as before.
+    """Multi-head attention that ignores a mask of two axes, as the causal one has, but hides padding as before.
 
     >>> attention, x = ForesightAttention(d_model=12, num_heads=3), torch.randn(2, 5, 12)
     >>> causal = torch.ones(5, 5, dtype=torch.bool).tril()
@@ -36,27 +35,11 @@ class ForesightAttention(MultiHeadAttention):
     True
     """
 
-    def forward(
-        self,
-        query: Float[Tensor, "batch query d_model"],
-        key: Float[Tensor, "batch new key_width"],
-        value: Float[Tensor, "batch new value_width"],
-        mask: Bool[Tensor, "..."] | None = None,
-        cache: KVCache | None = None,
-    ) -> Float[Tensor, "batch query d_model"]:
-        """Attend as `MultiHeadAttention.forward` does; a mask of two axes, (query, key), hides nothing."""
-        return super().forward(query, key, value, _for_each_sentence(mask), cache)
+    def _fused(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        return super()._fused(queries, keys, values, _for_each_sentence(mask))
 
-    def with_weights(
-        self,
-        query: Float[Tensor, "batch query d_model"],
-        key: Float[Tensor, "batch new key_width"],
-        value: Float[Tensor, "batch new value_width"],
-        mask: Bool[Tensor, "..."] | None = None,
-        cache: KVCache | None = None,
-    ) -> tuple[Float[Tensor, "batch query d_model"], Float[Tensor, "batch head query key"]]:
-        """Attend as `forward` does, and show the weights."""
-        return super().with_weights(query, key, value, _for_each_sentence(mask), cache)
+    def _weights(self, queries: Tensor, keys: Tensor, mask: Tensor | None) -> Tensor:
+        return super()._weights(queries, keys, _for_each_sentence(mask))
 
 
 def without_positions(translator: Translator) -> Translator:

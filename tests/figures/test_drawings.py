@@ -1,21 +1,11 @@
 import io
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
-import pytest
 import torch
 from matplotlib.colors import to_hex
 from matplotlib.patches import Rectangle
 
-from mha_course.figures import HEADS, WORDS, draw_split, draw_three_steps, set_up, tiny_vectors
-
-
-@pytest.fixture(autouse=True)
-def _own_settings():
-    with mpl.rc_context():
-        set_up()
-        yield
-    plt.close("all")
+from mha_course.figures import HEADS, WORDS, draw_split, draw_three_steps, tiny_vectors
 
 
 def numbers_and_colors(ax):

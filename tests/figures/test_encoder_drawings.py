@@ -1,11 +1,9 @@
-import matplotlib as mpl
 import matplotlib.pyplot as plt
-import pytest
 import torch
 from matplotlib.colors import to_rgb
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from mha_course.figures import HEADS, set_up
+from mha_course.figures import HEADS
 from mha_course.figures.encoder import (
     STREAM,
     draw_curves,
@@ -14,14 +12,6 @@ from mha_course.figures.encoder import (
     draw_normalised_over,
     draw_reach,
 )
-
-
-@pytest.fixture(autouse=True)
-def _own_settings():
-    with mpl.rc_context():
-        set_up()
-        yield
-    plt.close("all")
 
 
 def downwards(ax):

@@ -1,13 +1,11 @@
 import io
 import math
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.colors import to_hex
 
-from mha_course.figures import set_up
 from mha_course.figures.positions import (
     SCHEMES,
     draw_by_length,
@@ -16,14 +14,6 @@ from mha_course.figures.positions import (
     draw_positions,
     draw_turned,
 )
-
-
-@pytest.fixture(autouse=True)
-def _own_settings():
-    with mpl.rc_context():
-        set_up()
-        yield
-    plt.close("all")
 
 
 def labels(axis):

@@ -1,10 +1,8 @@
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.patches import Rectangle
 
-from mha_course.figures import set_up
 from mha_course.figures.pretrained import (
     draw_bert_layer,
     draw_by_layer,
@@ -13,14 +11,6 @@ from mha_course.figures.pretrained import (
     draw_similarities,
 )
 from mha_course.pretrained import LAYER_NAMES
-
-
-@pytest.fixture(autouse=True)
-def _own_settings():
-    with mpl.rc_context():
-        set_up()
-        yield
-    plt.close("all")
 
 
 def texts(ax):

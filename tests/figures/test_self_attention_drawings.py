@@ -1,21 +1,11 @@
 import re
 
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 import torch
 from matplotlib.patches import Polygon, Rectangle
 
-from mha_course.figures import set_up
 from mha_course.figures.self_attention import draw_masks, draw_mixtures, draw_paths, draw_six_steps
-
-
-@pytest.fixture(autouse=True)
-def _own_settings():
-    with mpl.rc_context():
-        set_up()
-        yield
-    plt.close("all")
 
 
 def texts(ax):

@@ -6,17 +6,8 @@ import torch
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Rectangle
 
-from mha_course.figures import set_up
 from mha_course.figures.soft_addressing import draw_level_lines, draw_lookup, draw_swatches
 from mha_course.soft_addressing import cosine, dot, gaussian_kernel
-
-
-@pytest.fixture(autouse=True)
-def _own_settings():
-    with mpl.rc_context():
-        set_up()
-        yield
-    plt.close("all")
 
 
 def texts():

@@ -1,9 +1,7 @@
-import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 import torch
 
-from mha_course.figures import set_up
 from mha_course.figures.transformer import (
     draw_choices,
     draw_curves,
@@ -13,14 +11,6 @@ from mha_course.figures.transformer import (
     draw_transformer,
     draw_tree,
 )
-
-
-@pytest.fixture(autouse=True)
-def _own_settings():
-    with mpl.rc_context():
-        set_up()
-        yield
-    plt.close("all")
 
 
 def texts(ax=None):
