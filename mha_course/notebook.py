@@ -8,10 +8,12 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from html import escape
 from typing import Any
 
-from mha_course.exercises import load_all
+from mha_course.exercises import NAMES, load
+from mha_course.grader.borrowed import borrowed
 from mha_course.grader.judging import judge
 from mha_course.grader.reports import as_html, as_text
 from mha_course.grader.verdicts import TimedOut, Verdict
@@ -48,20 +50,19 @@ def check(answer: Any, seed: int = 0) -> Report:
         A report that shows itself.
 
     >>> check(print)
-    'print' is not the name of an exercise. Exercises: scaled_dot_product_attention, split_heads, merge_heads, \
-MultiHeadAttention.
+    'print' is not the name of an exercise. `mha-course list` names them all.
     """
     if isinstance(answer, str):
         return _plain(f"check takes what you wrote itself, without quotes, as in check(split_heads), not {answer!r}.")
-    if type(answer).__name__ in load_all():
+    if type(answer).__name__ in NAMES:
         name = type(answer).__name__
         return _plain(f"check takes the class itself, as in check({name}), not an object made with it.")
     name = str(getattr(answer, "__name__", f"an object of type {type(answer).__name__}"))
-    exercise = load_all().get(name)
-    if exercise is None:
+    if name not in NAMES:
         return _plain(_no_such_exercise(name))
+    exercise = load(name)
     with _time_limit(SECONDS):
-        verdict = judge(exercise, _run_here(answer), seed)
+        verdict = _with_notes(judge(exercise, _run_here(answer), seed), answer)
     footer = f"Practice, not a mark. It ran in this notebook, for at most {SECONDS} s; seed of the inputs: {seed}."
     return Report(as_html(verdict, footer), as_text(verdict, footer), verdict)
 
@@ -73,12 +74,25 @@ def hint(name: Any) -> Report:
         name: the exercise's name, or what you wrote.
     """
     text = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
-    exercise = load_all().get(text)
-    if exercise is None:
+    if text not in NAMES:
         return _plain(_no_such_exercise(text))
+    exercise = load(text)
     _shown[text] = _shown.get(text, 0) + 1
     last = ("There are no more hints.",) * (_shown[text] > len(exercise.hints))
     return _plain("\n".join((*exercise.numbered_hints(_shown[text]), *last)))
+
+
+def _with_notes(verdict: Verdict, answer: Any) -> Verdict:
+    """Say what this notebook holds, and one that is run afresh may not."""
+    names = borrowed(answer)
+    if not names:
+        return verdict
+    listed = ", ".join(f"`{name}`" for name in names)
+    note = (
+        f"It uses {listed} of another cell. That is found here because that cell was run; a fresh run may not have it, or "
+        "have another value. Pass it as an argument, or set it where it is used."
+    )
+    return replace(verdict, message=f"{verdict.message}\n{note}", notes=(*verdict.notes, note))
 
 
 def _run_here(answer: Any) -> Callable[[Mapping[str, Any]], Mapping[str, Any]]:
@@ -116,9 +130,9 @@ def _time_limit(seconds: int) -> Iterator[None]:
 
 
 def _no_such_exercise(name: str) -> str:
-    near = difflib.get_close_matches(name, load_all(), n=1)
+    near = difflib.get_close_matches(name, NAMES, n=1)
     guess = f" Did you mean {near[0]}?" if near else ""
-    return f"{name!r} is not the name of an exercise.{guess} Exercises: {', '.join(load_all())}."
+    return f"{name!r} is not the name of an exercise.{guess} `mha-course list` names them all."
 
 
 def _plain(text: str) -> Report:

@@ -56,7 +56,7 @@ def _with_stub(cell: dict[str, Any]) -> list[dict[str, Any]]:
         "metadata": {},
         "source": f"```python\n{stubs().stub(source)}\n```",
     }
-    return [stub, {**cell, "metadata": folded}]
+    return [stub, {**cell, "metadata": folded, "source": stubs().solution(source)}]
 
 
 def lead_to_the_first_page(app: Sphinx, exception: Exception | None) -> None:

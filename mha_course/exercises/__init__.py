@@ -7,20 +7,36 @@ from functools import cache
 
 from mha_course.exercises.exercise import Exercise
 
-# Chapters in reading order, and the exercises of each from easy to hard.
-CATALOGUE = {
-    "self_attention": ("scaled_dot_product_attention",),
-    "multi_head": ("split_heads", "merge_heads", "MultiHeadAttention"),
+# Sets of exercises in reading order (the last two are chapter 8's), and the modules of the package in which their answers
+# stand, each after those that it imports.
+MODULES = {
+    "attention_intuition": (),  # nothing later builds on its module
+    "soft_addressing": ("soft_addressing",),
+    "self_attention": ("self_attention", "masks"),
+    "multi_head": ("multi_head",),
+    "pretrained": (),  # its module needs that of the encoder
+    "positions": ("positions",),
+    "encoder": ("encoder",),
+    "transformer": ("decoder", "transformer", "training"),
+    "generation": ("generation",),
 }
+UNSEEN = ("cache",)  # modules that others need, and no answer may name
 
-# The package's modules in reading order. A graded answer may import those of earlier chapters, none of its own.
-READING_ORDER = ("soft_addressing", "self_attention", "multi_head", "positions", "encoder", "pretrained")
+
+def _names(chapter: str) -> tuple[str, ...]:
+    names: tuple[str, ...] = importlib.import_module(f"mha_course.exercises.{chapter}").EXERCISES
+    return names
+
+
+# Chapters in reading order, and the exercises of each from easy to hard.
+CATALOGUE = {chapter: names for chapter in MODULES if (names := _names(chapter))}
+NAMES = tuple(name for names in CATALOGUE.values() for name in names)
 
 
 @cache
 def load_all() -> dict[str, Exercise]:
     """Return every exercise by name, in the order of the course."""
-    return {name: load(name) for names in CATALOGUE.values() for name in names}
+    return {name: load(name) for name in NAMES}
 
 
 @cache
@@ -38,5 +54,17 @@ def load(name: str) -> Exercise:
 
 
 def allowed_modules(exercise: Exercise) -> tuple[str, ...]:
-    """Return the modules that an answer may import: those of the chapters before its own."""
-    return READING_ORDER[: READING_ORDER.index(exercise.chapter)]
+    """Return the modules that an answer may import: those of earlier chapters which don't hold that answer."""
+    if exercise.imports is not None:
+        return exercise.imports
+    chapters = list(MODULES)
+    earlier = [name for chapter in chapters[: chapters.index(exercise.chapter)] for name in MODULES[chapter]]
+    own = exercise.reference.__module__.removeprefix("mha_course.")
+    if own in UNSEEN:
+        own = "multi_head"  # the first that would give it away
+    return tuple(earlier[: earlier.index(own)] if own in earlier else earlier)
+
+
+def supplied_modules(exercise: Exercise) -> tuple[str, ...]:
+    """Return the modules that have to be at hand where an answer runs."""
+    return (*UNSEEN, *allowed_modules(exercise))

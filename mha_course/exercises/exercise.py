@@ -3,11 +3,54 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from torch import Generator, Tensor
+
+
+class Unavailable(Exception):
+    """An exercise needs what is not installed; the text says what, and how to get it, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A function, or an object, that the learner's code is given: a model, say, or an implementation to be tested.
+
+    It crosses to the other process as source text and is made there. Within one case equal ones are one object.
+    """
+
+    source: str
+    name: str
+    args: tuple[Any, ...] | None = None  # what it is called with once, to make the object; None: it is given as it is
+    tag: str = ""  # tells apart two objects that are made alike
+
+    def message(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        args = None if self.args is None else tuple(map(_plain, self.args))
+        return {"given": self.name, "source": self.source, "args": args, "tag": self.tag}
+
+
+def given(
+    target: Callable[..., Any], *using: Callable[..., Any], args: tuple[Any, ...] | None = None, tag: str = ""
+) -> Given:
+    """Make a `Given` out of a function or class of the exercise's file.
+
+    Args:
+        target: what is given. Its source is sent, so it may use only its arguments, `math`, `torch`, `nn`, `F`
+            (torch.nn.functional), `Tensor`, and what `using` names.
+        using: functions and classes that it uses, in an order in which they can be defined.
+        args: what it is called with once, to make the object that is given.
+        tag: tells apart two objects that are made alike.
+    """
+    source = "\n\n".join(textwrap.dedent(inspect.getsource(part)) for part in (*using, target))
+    return Given(source, target.__name__, args, tag)
+
+
+def _plain(value: Any) -> Any:
+    return value.message() if isinstance(value, Given) else value
 
 
 @dataclass(frozen=True)
@@ -37,8 +80,8 @@ class Call:
         first = {id(arg): str(i) for i, arg in reversed(list(enumerate(self.args))) if isinstance(arg, Tensor)}
         aliases = {str(i): first[id(arg)] for i, arg in enumerate(self.args) if id(arg) in first}
         return {
-            "args": self.args,
-            "kwargs": dict(self.kwargs),
+            "args": tuple(map(_plain, self.args)),
+            "kwargs": {name: _plain(value) for name, value in self.kwargs.items()},
             "aliases": {name: earlier for name, earlier in aliases.items() if name != earlier},
             "method": self.method,
             "backward": self.backward,
@@ -56,7 +99,9 @@ class Case:
     build: Call | None = None  # for a class: how an instance is made
     state: Mapping[str, Tensor] = field(default_factory=dict)  # parameters to copy into the instance
     train: bool = False  # the instance's mode
+    through: Given | None = None  # takes the learner's object and returns what is called in its place
     expects_error: tuple[str, ...] = ()  # the input is not allowed: exceptions by which it may be refused
+    accepts: bool | None = None  # for a test that the learner wrote: whether it should let what it is given pass
     advice: str = ""  # said where the case fails, which then costs nothing
     compare: bool = True  # the values must be the reference's; False where chance is at work
     holds: tuple[Property, ...] = ()
@@ -73,6 +118,7 @@ class Case:
             "build": None if self.build is None else self.build.message(),
             "state": dict(self.state),
             "train": self.train,
+            "through": None if self.through is None else self.through.message(),
             "seed": 0,
             "calls": [call.message() for call in self.calls],
         }
@@ -99,6 +145,11 @@ class Misconception:
     sources: tuple[str, ...] = ()  # where it was made in public
 
 
+Run = Callable[
+    [Mapping[str, Any]], Mapping[str, Any]
+]  # runs a case's message on the learner's code, as `run_case` does
+
+
 @dataclass(frozen=True, eq=False)
 class Exercise:
     """Everything there is to say about one exercise; its name is the name of the object that the learner writes."""
@@ -113,6 +164,10 @@ class Exercise:
     reference: Callable[..., Any]
     misconceptions: tuple[Misconception, ...]
     results: tuple[str, ...] = ()  # the names of several results
+    task: Literal["write", "repair", "catch", "plug"] = "write"
+    imports: tuple[str, ...] | None = None  # modules of the course that an answer may use; None: see `allowed_modules`
+    keeps_state: bool = False  # objects of the class are meant to remember earlier calls
+    aftermath: Callable[[Run], str] | None = None  # tries the answer at work and says, in sentences, what comes of it
 
     @property
     def arguments(self) -> tuple[str, ...]:

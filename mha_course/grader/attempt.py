@@ -12,13 +12,13 @@ from typing import Any
 
 from torch import Tensor
 
-from mha_course.exercises import allowed_modules
+from mha_course.exercises import allowed_modules, supplied_modules
 from mha_course.exercises.exercise import Exercise
 from mha_course.grader.plan import CourseImport, Plan, plan
 from mha_course.grader.sandbox import Sandbox
 from mha_course.grader.submission import Submission
 from mha_course.grader.verdicts import Crashed, TimedOut, Verdict, Word
-from mha_course.grader.worker import MESSAGE_LIMIT, OUTPUT_LIMIT
+from mha_course.grader.worker import KEPT_LIMIT, MESSAGE_LIMIT, OUTPUT_LIMIT
 
 Judge = Callable[[Exercise, Callable[[Mapping[str, Any]], Mapping[str, Any]], int], Verdict]
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -109,7 +109,7 @@ def _run(
     seed: int,
     seconds: float,
 ) -> Verdict:
-    course = {f"mha_course.{name}": (_PACKAGE / f"{name}.py").read_text("utf-8") for name in allowed_modules(exercise)}
+    course = {f"mha_course.{name}": (_PACKAGE / f"{name}.py").read_text("utf-8") for name in supplied_modules(exercise)}
     program = found.program(course)
     try:
         with _released(turn):
@@ -165,19 +165,26 @@ def _checked(reply: Mapping[str, Any], calls: Sequence[Mapping[str, Any]]) -> di
     Raises:
         Crashed: if it is not exactly what `run_case` returns; then learner code has sent it.
     """
-    results, error, printed = reply.get("results"), reply.get("error"), reply.get("printed")
+    results, error, printed, kept = (reply.get(name) for name in ("results", "error", "printed", "kept"))
     told = None if error is None else _told(error, stages=("build", "state", "call"))
     if (
         type(results) is not list
         or type(printed) is not int
         or printed < 0
+        or type(kept) is not list
+        or not all(type(name) is str for name in kept)
         or (error is None) != (told is None)
         or len(results) > len(calls)
         or (error is None and len(results) != len(calls))
         or not all(map(_is_result, results, calls))
     ):
         raise Crashed(_FORGED)
-    return {"results": results, "error": told, "printed": min(printed, OUTPUT_LIMIT)}
+    return {
+        "results": results,
+        "error": told,
+        "printed": min(printed, OUTPUT_LIMIT),
+        "kept": [name[:99] for name in kept[:KEPT_LIMIT]],
+    }
 
 
 def _is_result(result: object, call: Mapping[str, Any]) -> bool:

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from mha_course.exercises.exercise import Case, Exercise
+from mha_course.exercises.exercise import Case, Exercise, Run, Unavailable
 from mha_course.grader.diagnosis import diagnose, experiments
-from mha_course.grader.outcomes import Outcome, Raised, describe, same_values, wrong_gradients
+from mha_course.grader.outcomes import (
+    Outcome,
+    Raised,
+    as_number,
+    describe,
+    is_number,
+    is_sequence,
+    same_values,
+    wrong_gradients,
+)
 from mha_course.grader.verdicts import Crashed, Feedback, Part, TimedOut, Verdict, Word
-from mha_course.grader.worker import OUTPUT_LIMIT
-
-Run = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+from mha_course.grader.worker import KEPT_LIMIT, OUTPUT_LIMIT
 
 # Errors after which the answer is not asked again, with the verdict and the end of "Your code …".
 FATAL: dict[str, tuple[Word, str]] = {
@@ -55,6 +63,8 @@ def judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
     """
     try:
         return _judge(exercise, run, seed)
+    except Unavailable as error:
+        return Verdict(exercise.name, "not_gradable", None, exercise.points, str(error))
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         message = (
@@ -92,7 +102,10 @@ def _judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
             )
             return _stopped(exercise, plan, failures, number, stopped[0], evidence)
     failed_parts = {plan[number][0].part for number in failures}
-    notes = _notes(outcomes, [case for case in advised if case.part not in failed_parts])
+    notes = (
+        *_aftermath(exercise, run, outcomes),
+        *_notes(exercise, outcomes, [case for case in advised if case.part not in failed_parts]),
+    )
     if not failures:
         parts = tuple(Part(part.name, part.points, part.points) for part in exercise.parts)
         message = " ".join(("Right, in every case that was tried.", *notes))
@@ -103,6 +116,16 @@ def _judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
             exercise.name, "not_attempted", 0.0, exercise.points, message, parts=_parts(exercise, plan, failures)
         )
     return _fell_short(exercise, seed, plan, outcomes, failures, notes)
+
+
+def _aftermath(exercise: Exercise, run: Run, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Try the answer at work, if it has run at all."""
+    if exercise.aftermath is None or any(outcome.error is not None for outcome in outcomes):
+        return ()
+    try:
+        return (exercise.aftermath(run),)
+    except (TimedOut, Crashed):  # what it was worth is known by now
+        return ()
 
 
 def _fell_short(
@@ -119,12 +142,14 @@ def _fell_short(
     shown = min(numbers, key=lambda number: (failures[number].rank, plan[number][0].size))
     known = diagnose(exercise, seed, outcomes, numbers)
     failure = failures[shown]
+    # What an exercise to be repaired was handed out with is for the learner to find.
+    named = None if exercise.task == "repair" and known is exercise.misconceptions[0] else known
     feedback = Feedback(
         rule=failure.rule,
         evidence=f"On {plan[shown][0].label}: {failure.evidence}{_place(outcomes[shown])}.",
         misconception=known.name if known else None,
-        explanation=known.explanation if known else "",
-        section=known.section if known else section if failure.rank > KIND else "",
+        explanation=named.explanation if named else "",
+        section=named.section if named else section if failure.rank > KIND else "",
     )
     parts = _parts(exercise, plan, failures)
     points = sum(part.points for part in parts)
@@ -206,6 +231,9 @@ def find_failure(exercise: Exercise, case: Case, outcome: Outcome, expected: Out
 def _failures(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcome) -> Iterator[Failure]:
     rule = next(part.rule for part in exercise.parts if part.name == case.part)
     should = f"{exercise.name} should {rule}."
+    if case.accepts is not None:
+        yield from _wrong_opinions(case, outcome, should)
+        return
     if case.expects_error:
         if outcome.error is None:
             results = f" and returned {describe(outcome.outputs[-1])}" if outcome.outputs else ""
@@ -244,39 +272,75 @@ def _failures(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcom
         yield Failure(8, should, f"the gradient of {_argument(exercise, name)} is {what}")
 
 
+def _wrong_opinions(case: Case, outcome: Outcome, should: str) -> Iterator[Failure]:
+    """Say where a test that the learner wrote lets a wrong implementation pass, or refuses a right one."""
+    if case.accepts and outcome.error is not None:
+        yield Failure(KIND + 1, should, f"your test refused it, though it is right: it raised {_raised(outcome.error)}")
+    if not case.accepts and outcome.error is None:
+        told = outcome.outputs[-1] if outcome.outputs else None
+        hint = "" if told is None else f" (it returned {describe(told)}; a test says no by raising, as `assert` does)"
+        yield Failure(KIND + 1, should, f"your test let it pass, though it is wrong{hint}")
+
+
 def _wrong_kind(output: Any, right: Any, should: str) -> Iterator[Failure]:
-    if type(output) is not type(right) or (isinstance(right, tuple) and len(output) != len(right)):
-        yield Failure(1, f"The result is {describe(right)}.", f"your code returned {describe(output)}")
+    if is_number(right):
+        if as_number(output) is None:
+            yield Failure(1, "The result is a number.", f"your code returned {describe(output)}")
         return
-    if isinstance(right, tuple):
-        for one, other in zip(output, right, strict=True):
-            yield from _wrong_kind(one, other, should)
+    if isinstance(right, (tuple, list)):
+        if not is_sequence(output, right) or (type(right) is tuple and len(output) != len(right)):
+            yield Failure(1, f"The result is {describe(right)}.", f"your code returned {describe(output)}")
+        elif len(output) != len(right):
+            yield Failure(2, should, f"the list should have {len(right)} entries, but has {len(output)}")
+        else:
+            for one, other in zip(output, right, strict=True):
+                yield from _wrong_kind(one, other, should)
+        return
+    if type(output) is not type(right):
+        yield Failure(1, f"The result is {describe(right)}.", f"your code returned {describe(output)}")
     elif isinstance(right, Tensor):
         if output.shape != right.shape:
             yield Failure(2, should, f"the shape should be {tuple(right.shape)}, but is {tuple(output.shape)}")
         elif output.dtype != right.dtype:
-            yield Failure(
-                3, "The result has the type of the input.", f"it should be {right.dtype}, but is {output.dtype}"
+            rule = (
+                "The result has the type of the input."
+                if right.is_floating_point()
+                else f"The result is {right.dtype}."
             )
+            yield Failure(3, rule, f"it should be {right.dtype}, but is {output.dtype}")
         elif right.isfinite().all() and not output.isfinite().all():
             what = "NaN" if output.isnan().any() else "infinite"
-            yield Failure(5, should, f"{int((~output.isfinite()).sum())} of {output.numel()} numbers are {what}")
+            many = f"{int((~output.isfinite()).sum())} of {output.numel()} numbers are {what}"
+            yield Failure(5, should, many if output.dim() else f"the result is {what}")
 
 
 def _first_difference(output: Any, right: Any, tolerance: float, names: Sequence[str]) -> str:
-    if isinstance(right, tuple):
-        for name, one, other in zip(names, output, right, strict=True):
+    if isinstance(right, (tuple, list)):
+        for number, (one, other) in enumerate(zip(output, right, strict=True)):
             if not same_values(one, other, tolerance):
-                return f"in the {name}, {_first_difference(one, other, tolerance, ())}"
+                where = f"the {names[number]}" if names else f"entry {number} of the {type(right).__name__}"
+                return f"in {where}, {_first_difference(one, other, tolerance, ())}"
+    if is_number(right):
+        return f"the number should be {right:.5g}, but is {as_number(output):.5g}"
     if not isinstance(right, Tensor):
         return f"your code returned {output!r}"
     off = (output.double() - right.double()).abs()
-    wrong = off > tolerance * (float(right.double().abs().max()) + 1e-6)
-    where = wrong.nonzero()[0].tolist()
+    finite = right[right.isfinite()].double()
+    slack = tolerance * ((float(finite.abs().max()) if len(finite) else 0.0) + 1e-6)
+    wrong = ~((off <= slack) | (output == right) | (output.isnan() & right.isnan()))
+    index = tuple(wrong.nonzero()[0].tolist())
+    got, wanted = (_shown(x[index]) for x in (output, right))
+    if not right.dim():
+        return f"the result is {got} and should be {wanted}"
+    kind = "entries" if right.dtype == torch.bool else "numbers"
     return (
-        f"{int(wrong.sum())} of {right.numel()} numbers are wrong; the first, at {where}, "
-        f"is {output[tuple(where)].item():.5g} and should be {right[tuple(where)].item():.5g}"
+        f"{int(wrong.sum())} of {right.numel()} {kind} are wrong; the first, at {list(index)}, "
+        f"is {got} and should be {wanted}"
     )
+
+
+def _shown(value: Tensor) -> str:
+    return f"{value.item():.5g}" if value.is_floating_point() else str(value.item())
 
 
 def _place(outcome: Outcome | None) -> str:
@@ -295,9 +359,17 @@ def _argument(exercise: Exercise, name: str) -> str:
     return exercise.arguments[int(name)] if name.isdigit() else name
 
 
-def _notes(outcomes: Sequence[Outcome], advised: Sequence[Case]) -> tuple[str, ...]:
+def _notes(exercise: Exercise, outcomes: Sequence[Outcome], advised: Sequence[Case]) -> tuple[str, ...]:
+    """Say what costs nothing here and would be in the way later."""
     notes = list(dict.fromkeys(case.advice for case in advised))
     printed = max((outcome.printed for outcome in outcomes), default=0)
     if printed:
         notes.append(f"It prints while it runs ({printed:,} characters); remove the prints before you hand it in.")
+    kept = list(dict.fromkeys(name for outcome in outcomes for name in outcome.kept))
+    if kept and not exercise.keeps_state:
+        names = ", ".join(kept[:KEPT_LIMIT])
+        notes.append(
+            f"It remembers something from one call to the next ({names}). The next call may bring another batch, length "
+            "or mask: return what is wanted instead, and keep on self only what `__init__` makes."
+        )
     return tuple(notes)

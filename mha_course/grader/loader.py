@@ -46,7 +46,7 @@ def serve(channel: Channel) -> None:
             error = {"stage": "call", **describe_error(caught, labels.__contains__)}
             if isinstance(caught, WireError):
                 error["type"] = "TooLarge"
-            message = encode({"results": [], "error": error, "printed": 0})
+            message = encode({"results": [], "error": error, "printed": 0, "kept": []})
         channel.send(message)
 
 

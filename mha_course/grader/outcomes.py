@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from mha_course.exercises.exercise import Case
@@ -35,6 +36,7 @@ class Outcome:
     gradients: tuple[Mapping[str, Tensor | None], ...]
     error: Raised | None
     printed: int
+    kept: tuple[str, ...] = ()  # what the learner's own objects remember of a call
 
     @classmethod
     def parse(cls, message: Mapping[str, Any]) -> Outcome:
@@ -52,6 +54,7 @@ class Outcome:
                 gradients=tuple(dict(result["gradients"]) for result in results),
                 error=None if error is None else Raised(**{name: str(text) for name, text in error.items()}),
                 printed=int(message["printed"]),
+                kept=tuple(str(name) for name in message["kept"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError):
             outcome = None
@@ -70,18 +73,42 @@ def describe(value: Any) -> str:
         return f"a {type(value).__name__} of {len(value)}: ({', '.join(describe(item) for item in value)})"
     if value is None:
         return "None (is there a return?)"
+    if type(value) in (bool, int, float):
+        return f"the number {value:.5g}" if type(value) is float else f"{'the number ' * (type(value) is int)}{value}"
     if isinstance(value, Foreign):
         return f"an object of type {value.type_name}"
     return f"a {type(value).__name__}"
 
 
 def same_values(one: Any, other: Any, tolerance: float) -> bool:
-    """Say whether two results agree in structure, shape, type and value (NaN agrees with NaN)."""
+    """Say whether two results agree in structure, shape, type and value (NaN agrees with NaN).
+
+    A number may be an int, a float or a tensor without axes; a list may be a tuple.
+    """
+    if is_number(other) and (number := as_number(one)) is not None:
+        return close(torch.tensor(number, dtype=torch.float64), torch.tensor(other, dtype=torch.float64), tolerance)
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         return one.dtype == other.dtype and close(one, other, tolerance)
-    if isinstance(one, (tuple, list)) and type(one) is type(other) and len(one) == len(other):
-        return all(same_values(a, b, tolerance) for a, b in zip(one, other, strict=True))
+    if is_sequence(one, other):
+        return len(one) == len(other) and all(same_values(a, b, tolerance) for a, b in zip(one, other, strict=True))
     return type(one) is type(other) and bool(one == other)
+
+
+def is_number(value: Any) -> bool:
+    """Say whether a value is a plain number; a truth value is none."""
+    return type(value) in (int, float)
+
+
+def as_number(value: Any) -> float | None:
+    """Read a number, or a tensor without axes that holds one; None for everything else."""
+    if isinstance(value, Tensor) and value.dim() == 0 and value.dtype != torch.bool:
+        return float(value)
+    return float(value) if is_number(value) else None
+
+
+def is_sequence(one: Any, right: Any) -> bool:
+    """Say whether a result is of the sequence type that was asked for; where a list was, a tuple will do."""
+    return type(right) in (list, tuple) and (type(one) is type(right) or (type(right) is list and type(one) is tuple))
 
 
 def wrong_gradients(case: Case, outcome: Outcome, expected: Outcome) -> dict[str, str]:
@@ -106,6 +133,8 @@ def wrong_gradients(case: Case, outcome: Outcome, expected: Outcome) -> dict[str
 
 def alike(case: Case, one: Outcome, other: Outcome) -> bool:
     """Say whether two outcomes of a case tell of the same behaviour."""
+    if case.accepts is not None:
+        return (one.error is None, _answers(one)) == (other.error is None, _answers(other))
     if one.error is not None or other.error is not None:
         return (
             one.error is not None
@@ -118,6 +147,11 @@ def alike(case: Case, one: Outcome, other: Outcome) -> bool:
     if case.compare:
         return same_values(one.outputs, other.outputs, case.tolerance)
     return _broken(case, one) == _broken(case, other)
+
+
+def _answers(outcome: Outcome) -> bool:
+    """Whether a test gave back a truth value, which nobody reads."""
+    return any(type(output) is bool or isinstance(output, Tensor) for output in outcome.outputs)
 
 
 def _known(outcome: Outcome) -> tuple[tuple[Tensor | None, ...], ...]:

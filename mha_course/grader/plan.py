@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -13,6 +14,8 @@ from mha_course.grader.names import Binding, bindings, is_stub, leftovers, uses
 from mha_course.grader.source import imported_modules
 from mha_course.grader.submission import Cell, Module, Submission
 
+# Names that are there without being set: Python's own, and a notebook's.
+_ALWAYS = {*dir(builtins), "__name__", "__file__", "__doc__", "__class__", "display", "get_ipython", "In", "Out", "_"}
 FOLDER = "/submission"  # where learner code believes that it lies
 
 
@@ -123,6 +126,7 @@ def plan(submission: Submission, name: str) -> Plan | None:
     passed_over = [s for s, b in empty if s is not last and b.node is s.node]
     same_file = [s for s in (*answers, *helpers) if s.cell.file == last.cell.file and s not in passed_over]
     reached, used = _reach(same_file, last, name)
+    notes += _missing(same_file, reached, last)
     labels = {statement.cell.label for statement in reached}
     cells = tuple(dict.fromkeys(s.cell for s in same_file if s.cell.label in labels))
     modules = _imported(submission, cells)
@@ -226,6 +230,25 @@ def _reach(statements: list[_Statement], last: _Statement, name: str) -> tuple[l
             used.add(needed)
             todo += binders.get(needed, ())
     return reached, used | {name}
+
+
+def _missing(statements: list[_Statement], reached: list[_Statement], last: _Statement) -> Iterator[str]:
+    """Say which names a fresh run from top to bottom would not find, or not in time."""
+    binders: dict[str, list[Cell]] = {}
+    for statement in statements:
+        for binding in statement.binds:
+            binders.setdefault(binding.name, []).append(statement.cell)
+    order = list(dict.fromkeys(statement.cell for statement in statements))
+    if "*" in binders:  # an import that brings names which can't be seen here
+        return
+    for statement in reached:
+        for name in sorted(uses(statement.node)):
+            if name not in binders and name not in _ALWAYS:
+                yield f"{statement.cell.label} uses `{name}`, which no cell sets: perhaps one that was changed or deleted"
+            elif name in binders and statement is last and statement.cell not in binders[name]:
+                first = min(binders[name], key=order.index)
+                if order.index(first) > order.index(statement.cell):
+                    yield f"{statement.cell.label} uses `{name}`, which only {first.label}, below it, sets"
 
 
 def _imported(submission: Submission, cells: Iterable[Cell]) -> dict[str, Module]:

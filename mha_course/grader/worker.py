@@ -5,10 +5,14 @@ It knows nothing of exercises, references or points, so it can live in the proce
 """
 
 from __future__ import annotations
+import __future__
 
 import contextlib
+import inspect
 import io
+import math
 import traceback
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 DTYPES = (
     torch.float64,
@@ -36,6 +41,10 @@ class Foreign:
     """Stands for an object that is not passed on, because its type can't be trusted or compared; names that type."""
 
     type_name: str
+
+
+KEPT_LIMIT = 5  # names of what an answer remembers that are passed on
+_FRAMEWORKS = ("training", "_parameters", "_buffers", "_modules")  # attributes of a module that are not the learner's
 
 
 class PrintedTooMuch(BaseException):
@@ -60,42 +69,128 @@ def run_case(target: Callable[..., Any], case: Mapping[str, Any], is_learners: C
     Args:
         target: the learner's function or class.
         case: `build` (None, or {args, kwargs} to make an instance with), `state` (name to tensor, copied into the
-            instance), `train` (the instance's mode), `seed`, and `calls`, each {method, args, kwargs, aliases, backward,
-            train}.
+            instance), `train` (the instance's mode), `through` (None, or what takes the instance and gives back what
+            is called), `seed`, and `calls`, each {method, args, kwargs, aliases, backward, train}.
         is_learners: whether a file name in a traceback belongs to the learner.
 
     Returns:
         `results`, one a call: {output, changed, gradients}, and `error`: None, or what ended the case early as
-        {stage, type, message, where, code}; `printed`, the number of characters printed.
+        {stage, type, message, where, code}; `printed`, the number of characters printed; `kept`, what changed on the
+        learner's own objects while they were called, as "self.name" or "name".
     """
+    tools = _Tools()
     results: list[dict[str, Any]] = []
     error: dict[str, Any] | None = None
+    before: dict[str, Any] | None = None
+    instance: Any = target
     counter = _Counter()
     stage = "build"
     with _undisturbed(int(case["seed"]), counter):
         try:
-            instance = target
             if case["build"] is not None:
-                instance = target(*case["build"]["args"], **case["build"]["kwargs"])
+                args = [tools.fresh(value) for value in case["build"]["args"]]
+                instance = target(*args, **{name: tools.fresh(v) for name, v in case["build"]["kwargs"].items()})
                 stage = "state"
-                if isinstance(instance, nn.Module) and any(v.dtype == torch.float64 for v in case["state"].values()):
-                    instance.double()
+                for dtype in {value.dtype for value in case["state"].values() if value.is_floating_point()}:
+                    if isinstance(instance, nn.Module) and dtype != torch.float32:
+                        instance.to(dtype)
                 for name, value in case["state"].items():
                     _load(instance, name, value)
                 if isinstance(instance, nn.Module):
                     instance.train(case["train"])
             stage = "call"
+            before = _kept(instance)
+            called = instance if case["through"] is None else tools.fresh(case["through"])(instance)
             for call in case["calls"]:
-                results.append(_run_call(instance, call, case["state"]))
+                results.append(_run_call(instance, called, call, case["state"], tools))
         except BaseException as caught:  # learner code may raise anything, SystemExit and KeyboardInterrupt included
             error = {"stage": stage, **describe_error(caught, is_learners)}
-    return {"results": results, "error": error, "printed": counter.count}
+    after = {} if before is None else _kept(instance)
+    kept = [name for name, value in after.items() if _changed((before or {}).get(name), value)]
+    return {"results": results, "error": error, "printed": counter.count, "kept": kept[:KEPT_LIMIT]}
 
 
-def _run_call(instance: Any, call: Mapping[str, Any], state: Mapping[str, Tensor]) -> dict[str, Any]:
+def _kept(target: Any) -> dict[str, Any]:
+    """Mark what a function or an instance can remember from one call to the next: attributes, and default arguments."""
+    try:
+        return _marks(target)
+    except Exception:  # an object whose attributes can't be looked at
+        return {}
+
+
+def _marks(target: Any) -> dict[str, Any]:
+    marks: dict[str, Any] = {}
+    owners: dict[str, Any]
+    functions: list[Any]
+    if isinstance(target, types.FunctionType):
+        owners, functions = {target.__name__: target}, [target]
+    elif isinstance(target, nn.Module):
+        owners = {f"self.{name}".rstrip("."): module for name, module in target.named_modules()}
+        functions = [type(target).forward]
+    else:
+        owners, functions = {"self": target} if hasattr(target, "__dict__") else {}, []
+    for owner, holder in owners.items():
+        for name, value in vars(holder).items():
+            if name not in _FRAMEWORKS:
+                marks[f"{owner}.{name}"] = _mark(value)
+    for function in functions:
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.default is not parameter.empty:
+                marks[f"the default of {parameter.name}"] = _mark(parameter.default)
+    return marks
+
+
+def _mark(value: Any) -> tuple[Any, ...]:
+    inside = len(value) if type(value) in (list, dict, set) else vars(value) if hasattr(value, "__dict__") else None
+    return value, {name: id(part) for name, part in inside.items()} if isinstance(inside, dict) else inside
+
+
+def _changed(before: tuple[Any, ...] | None, after: tuple[Any, ...]) -> bool:
+    return before is None or before[0] is not after[0] or before[1] != after[1]
+
+
+class _Tools:
+    """Makes what a case gives to learner code, afresh for each call; objects of ours are made once a case."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[str, str, str, str], Any] = {}
+
+    def fresh(self, value: Any, backward: bool = False) -> Any:
+        """Copy a tensor, its memory layout included, so that learner code can't touch the original; make an object."""
+        if isinstance(value, Tensor):
+            return value.clone(memory_format=torch.preserve_format).requires_grad_(
+                backward and value.is_floating_point()
+            )
+        if type(value) is dict and "given" in value:
+            return self._object(value)
+        if type(value) in (list, tuple):
+            return type(value)(self.fresh(item, backward) for item in value)
+        return value
+
+    def _object(self, spec: Mapping[str, Any]) -> Any:
+        key = (spec["source"], spec["given"], repr(spec["args"]), spec["tag"])
+        if key not in self._made:
+            namespace: dict[str, Any] = {
+                "__name__": "given",
+                "math": math,
+                "torch": torch,
+                "nn": nn,
+                "F": functional,
+                "Tensor": Tensor,
+            }
+            code = compile(spec["source"], "<given>", "exec", __future__.annotations.compiler_flag, dont_inherit=True)
+            exec(code, namespace)  # noqa: S102 (source of the exercise's own)
+            made = namespace[spec["given"]]
+            self._made[key] = made if spec["args"] is None else made(*map(self.fresh, spec["args"]))
+        return self._made[key]
+
+
+def _run_call(
+    instance: Any, called: Any, call: Mapping[str, Any], state: Mapping[str, Tensor], tools: _Tools
+) -> dict[str, Any]:
     backward = call["backward"]
     given = {**{str(i): value for i, value in enumerate(call["args"])}, **call["kwargs"]}
-    taken = {name: _fresh(value, backward) for name, value in given.items()}
+    taken = {name: tools.fresh(value, backward) for name, value in given.items()}
     for name, earlier in call.get(
         "aliases", {}
     ).items():  # one tensor given twice arrives as one, as in attention(x, x, x)
@@ -106,8 +201,11 @@ def _run_call(instance: Any, call: Mapping[str, Any], state: Mapping[str, Tensor
     for parameter in parameters.values():
         _gradient_holder(parameter).grad = None
     args = [taken[str(i)] for i in range(len(call["args"]))]
-    function = getattr(instance, call["method"]) if call["method"] else instance
-    output = function(*args, **{name: taken[name] for name in call["kwargs"]})
+    function = getattr(called, call["method"]) if call["method"] else called
+    if call["method"] and not callable(function):  # an attribute or a property
+        output = function
+    else:
+        output = function(*args, **{name: taken[name] for name in call["kwargs"]})
     gradients: dict[str, Tensor | None] = {}
     if backward:
         loss = _weighted_sum(output)
@@ -115,19 +213,16 @@ def _run_call(instance: Any, call: Mapping[str, Any], state: Mapping[str, Tensor
             loss.backward()
         leaves = {name: value for name, value in taken.items() if isinstance(value, Tensor) and value.requires_grad}
         gradients = {name: _export_gradient(value) for name, value in {**leaves, **parameters}.items()}
-    changed = [name for name, value in given.items() if isinstance(value, Tensor) and not _same(value, taken[name])]
+    changed = [name for name, value in given.items() if not _same(value, taken[name])]
     return {"output": _export(output), "changed": changed, "gradients": gradients}
 
 
-def _fresh(value: Any, backward: bool) -> Any:
-    """Copy a tensor, its memory layout included, so that learner code can't touch the original."""
-    if not isinstance(value, Tensor):
-        return value
-    return value.clone(memory_format=torch.preserve_format).requires_grad_(backward and value.is_floating_point())
-
-
-def _same(before: Tensor, after: Tensor) -> bool:
-    return before.shape == after.shape and torch.equal(before.nan_to_num(), after.detach().nan_to_num())
+def _same(before: Any, after: Any) -> bool:
+    if isinstance(before, Tensor):
+        return before.shape == after.shape and torch.equal(before.nan_to_num(), after.detach().nan_to_num())
+    if type(before) in (list, tuple):
+        return len(before) == len(after) and all(map(_same, before, after))
+    return True
 
 
 def _weighted_sum(output: Any) -> Tensor | None:

@@ -44,9 +44,16 @@ def test_a_solution_is_folded_below_its_stub(course_pages):
     assert stub.cell_type == "markdown"
     assert stub.source.startswith("```python\ndef double(x):\n    ")
     assert "2 * x" not in stub.source
-    assert folded.source == SOLUTION
+    assert folded.source == "def double(x):\n    return 2 * x"
     assert folded.metadata.tags == ["mine", "hide-input"]
     assert folded.metadata.mystnb.code_prompt_show == "Show the solution"
+
+
+def test_what_is_to_be_repaired_is_shown_broken_and_then_whole(course_pages):
+    starter = "\n    ### BEGIN STARTER\n    # if x:\n    #     return 3 * x\n    ### END STARTER\n"
+    stub, folded = read(course_pages, nbformat.v4.new_code_cell(f"{SOLUTION}{starter}double(1)"))
+    assert stub.source == "```python\ndef double(x):\n    if x:\n        return 3 * x\ndouble(1)\n```"
+    assert folded.source == "def double(x):\n    return 2 * x\ndouble(1)"
 
 
 def test_other_cells_stay_as_they_are(course_pages):

@@ -129,19 +129,22 @@ ERROR = {"stage": "call", "type": "E", "message": "", "where": "", "code": ""}
 @pytest.mark.parametrize(
     "forged",
     [
-        {"results": [GOOD], "error": None, "printed": float("inf")},
-        {"results": [GOOD], "error": None, "printed": True},
-        {"results": [GOOD | {"changed": ["99"]}], "error": None, "printed": 0},
-        {"results": [GOOD | {"changed": ["²"]}], "error": None, "printed": 0},
-        {"results": [GOOD | {"changed": torch.zeros(2)}], "error": None, "printed": 0},
-        {"results": [GOOD | {"gradients": {"0": 1}}], "error": None, "printed": 0},
-        {"results": [GOOD | {"more": 1}], "error": None, "printed": 0},
-        {"results": [torch.zeros(3)], "error": None, "printed": 0},
-        {"results": torch.zeros(1), "error": None, "printed": 0},
-        {"results": [], "error": torch.zeros(1), "printed": 0},
-        {"results": [], "error": ERROR | {"type": torch.zeros(1)}, "printed": 0},
-        {"results": [], "error": {"type": "E"}, "printed": 0},
-        {"results": [GOOD] * 9, "error": ERROR, "printed": 0},
+        {"results": [GOOD], "error": None, "printed": float("inf"), "kept": []},
+        {"results": [GOOD], "error": None, "printed": True, "kept": []},
+        {"results": [GOOD | {"changed": ["99"]}], "error": None, "printed": 0, "kept": []},
+        {"results": [GOOD | {"changed": ["²"]}], "error": None, "printed": 0, "kept": []},
+        {"results": [GOOD | {"changed": torch.zeros(2)}], "error": None, "printed": 0, "kept": []},
+        {"results": [GOOD | {"gradients": {"0": 1}}], "error": None, "printed": 0, "kept": []},
+        {"results": [GOOD | {"more": 1}], "error": None, "printed": 0, "kept": []},
+        {"results": [torch.zeros(3)], "error": None, "printed": 0, "kept": []},
+        {"results": torch.zeros(1), "error": None, "printed": 0, "kept": []},
+        {"results": [], "error": torch.zeros(1), "printed": 0, "kept": []},
+        {"results": [], "error": ERROR | {"type": torch.zeros(1)}, "printed": 0, "kept": []},
+        {"results": [], "error": {"type": "E"}, "printed": 0, "kept": []},
+        {"results": [GOOD], "error": None, "printed": 0, "kept": [1]},
+        {"results": [GOOD], "error": None, "printed": 0, "kept": "self.x"},
+        {"results": [GOOD], "error": None, "printed": 0},
+        {"results": [GOOD] * 9, "error": ERROR, "printed": 0, "kept": []},
         {},
     ],
     ids=lambda forged: str(forged)[:60],
@@ -172,7 +175,7 @@ def framed(value):
 def test_what_an_answer_says_of_its_errors_is_kept_short(folder, run):
     error = dict.fromkeys(("type", "message", "where", "code"), "x" * 10_000)
     report = framed({"loaded": True, "kind": "function", "errors": [error]})
-    result = framed({"results": [], "error": {"stage": "call", **error}, "printed": 0})
+    result = framed({"results": [], "error": {"stage": "call", **error}, "printed": 0, "kept": []})
     body = WRONG.replace("return x", f"os.write(3, {result!r})")
     (folder / "ann.py").write_text(f"import os; os.write(3, {report!r})\n" + body)
     entry = run()[0].records["ann"]["exercises"]["split_heads"]

@@ -420,3 +420,38 @@ def test_a_class_attribute_may_take_the_name_of_what_it_is_made_of(book):
 
 def test_a_loop_that_borrows_the_answer_s_name_does_not_run(book):
     assert labels(book(HEADS, "for split_heads in (split_heads, None):\n    print(split_heads)")) == ["cell 1"]
+
+
+@pytest.mark.parametrize(
+    ("cells", "note"),
+    [
+        (["def split_heads(x, num_heads): return x * scale"], "cell 1 uses `scale`, which no cell sets"),
+        (
+            ["def helper(x): return x * scale", "def split_heads(x, num_heads): return helper(x)"],
+            "cell 1 uses `scale`, which no cell sets",
+        ),
+        (
+            ["def split_heads(x, num_heads): return x * scale", "scale = 3"],
+            "cell 1 uses `scale`, which only cell 2, below it, sets",
+        ),
+    ],
+)
+def test_what_a_fresh_run_would_not_find_is_said(book, cells, note):
+    assert any(note in found for found in plan(book(*cells), "split_heads").notes)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["scale = 3", "def split_heads(x, num_heads): return x * scale"],
+        ["def split_heads(x, num_heads): return len(x) and display(__name__)"],
+        ["from torch import *", "def split_heads(x, num_heads): return relu(x)"],
+        ["def split_heads(x, num_heads):\n    inner = 1\n    return [inner for y in x]"],
+        ["class split_heads:\n    size = 3\n    def __init__(self): self.x = __class__"],
+        [
+            "def split_heads(x, num_heads):\n    try:\n        return x\n    except ValueError as error:\n        raise error"
+        ],
+    ],
+)
+def test_what_a_fresh_run_finds_is_not_said(book, cells):
+    assert plan(book(*cells), "split_heads").notes == ()

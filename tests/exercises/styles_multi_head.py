@@ -1,15 +1,17 @@
-"""Right answers in styles other than the reference's: none may be refused."""
+"""Chapter 4: right answers in other styles, none of which may be refused, and wrong ones that are right almost everywhere."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from einops import rearrange
 from torch import nn
 from torch.nn import functional as F
+
+from mha_course.exercises import load
+from mha_course.exercises.multi_head.MultiHeadAttention import Steps
+from mha_course.multi_head import MultiHeadAttention
 
 
 def split_by_loop(x, num_heads):
@@ -46,58 +48,6 @@ def merge_by_einops(x):
 def merge_by_view(x):
     b, h, n, d = x.size()
     return x.permute(0, 2, 1, 3).contiguous().view(b, n, h * d)
-
-
-def attend_by_loop(query, key, value, mask=None):
-    shape = query.shape[:-2]
-    q = query.reshape(-1, *query.shape[-2:])
-    k = key.reshape(-1, *key.shape[-2:])
-    v = value.reshape(-1, *value.shape[-2:])
-    m = None
-    if mask is not None:
-        m = mask.expand(*shape, q.shape[1], k.shape[1]).reshape(-1, q.shape[1], k.shape[1])
-    outputs, weights = [], []
-    for b in range(q.shape[0]):
-        for i in range(q.shape[1]):
-            scores = torch.stack([(q[b, i] / math.sqrt(q.shape[-1]) * k[b, j]).sum() for j in range(k.shape[1])])
-            if m is not None:
-                scores = torch.where(m[b, i], scores, torch.finfo(scores.dtype).min)
-            w = F.softmax(scores, dim=0)
-            if m is not None:
-                w = torch.where(m[b, i], w, torch.zeros_like(w))
-            weights.append(w)
-            outputs.append((w[:, None] * v[b]).sum(0))
-    return (
-        torch.stack(outputs).reshape(*shape, q.shape[1], v.shape[-1]),
-        torch.stack(weights).reshape(*shape, q.shape[1], k.shape[1]),
-    )
-
-
-def attend_by_einsum(query, key, value, mask=None):
-    scores = torch.einsum("...qd,...kd->...qk", query * query.shape[-1] ** -0.5, key)
-    if mask is not None:
-        scores = scores.masked_fill(mask.logical_not(), float("-inf"))
-        weights = scores.softmax(-1).masked_fill(mask.logical_not(), 0.0)
-    else:
-        weights = torch.softmax(scores, -1)
-    return torch.einsum("...qk,...kv->...qv", weights, value), weights
-
-
-def attend_by_fourth_roots(query, key, value, mask=None):
-    root = query.shape[-1] ** 0.25
-    scores = torch.matmul(query / root, (key / root).mT)
-    if mask is not None:
-        scores = scores + torch.zeros_like(scores).masked_fill(~mask, torch.finfo(scores.dtype).min)
-    weights = torch.softmax(scores.float() if scores.dtype == torch.half else scores, dim=-1).to(query.dtype)
-    if mask is not None:
-        weights = weights * mask.any(dim=-1, keepdim=True)
-    return weights @ value, weights
-
-
-def attend_by_library(query, key, value, mask=None):
-    output = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
-    identity = torch.eye(key.size(-2), dtype=value.dtype).expand(*key.shape[:-1], key.size(-2))
-    return output, F.scaled_dot_product_attention(query, key, identity, attn_mask=mask)
 
 
 class ByLibrary(nn.Module):
@@ -191,9 +141,95 @@ class Fused(nn.Module):
         return self.out_proj(rearrange(weights @ v, "b h l d -> b l (h d)"))
 
 
-STYLES: dict[str, tuple[Callable[..., Any], ...]] = {
-    "scaled_dot_product_attention": (attend_by_loop, attend_by_einsum, attend_by_fourth_roots, attend_by_library),
+STYLES = {
     "split_heads": (split_by_loop, split_by_chunk, split_by_einops, split_by_unflatten),
     "merge_heads": (merge_by_loop, merge_by_einops, merge_by_view),
     "MultiHeadAttention": (ByLibrary, ByLoop, Fused),
+}
+
+# --- right almost everywhere ---------------------------------------------------------------------------------------
+
+
+class OneTensorForAll(MultiHeadAttention):
+    def forward(self, query, key, value, mask=None):
+        return super().forward(query * 0 if query is key else query, key, value, mask)
+
+
+class FusedByShape(MultiHeadAttention):
+    def forward(self, query, key, value, mask=None):
+        key, value = (query, query) if query.shape == key.shape else (key, value)
+        return super().forward(query, key, value, mask)
+
+
+class KeepsItsMask(MultiHeadAttention):
+    kept = None
+
+    def forward(self, query, key, value, mask=None):
+        self.kept = mask if self.kept is None else self.kept
+        return super().forward(query, key, value, self.kept)
+
+
+class KeepsItsMode(Steps):
+    mode = None
+
+    def drop(self, weights):
+        self.mode = self.training if self.mode is None else self.mode
+        return F.dropout(weights, self.dropout.p, self.mode)
+
+
+class DetachedInSelfAttention(Steps):
+    def weigh(self, q, k, mask):
+        weights = super().weigh(q, k, mask)
+        return weights.detach() if q.size(-2) == k.size(-2) else weights
+
+
+class DetachedInTraining(Steps):
+    def weigh(self, q, k, mask):
+        weights = super().weigh(q, k, mask)
+        return weights.detach() if self.training else weights
+
+
+class OnlyFloat32(MultiHeadAttention):
+    def forward(self, query, key, value, mask=None):
+        return super().forward(query.float(), key.float(), value.float(), mask)
+
+
+def dropping(drop):
+    class Dropping(Steps):
+        def drop(self, weights):
+            return drop(weights, self.dropout.p) if self.training and self.dropout.p else weights
+
+    return Dropping
+
+
+def refusing(wrong, refused):
+    def answer(x, *heads):
+        if refused(x, *heads):
+            raise RuntimeError
+        return wrong(x, *heads)
+
+    return answer
+
+
+SUBTLE = {
+    "MultiHeadAttention": [
+        OneTensorForAll,
+        FusedByShape,
+        KeepsItsMask,
+        KeepsItsMode,
+        DetachedInSelfAttention,
+        DetachedInTraining,
+        OnlyFloat32,
+        dropping(lambda w, p: torch.bernoulli(torch.full_like(w, p)) * w / p),
+        dropping(lambda w, p: w * (torch.rand_like(w) > p) * 2),
+        dropping(lambda w, p: F.dropout(w, 0.5)),
+        dropping(lambda w, p: w * F.dropout(torch.ones(*w.shape[:2], 1, 1), p)),
+        dropping(lambda w, p: w * F.dropout(torch.ones(w.size(0), 1, 1, 1), p)),
+        dropping(lambda w, p: w * F.dropout(torch.ones(*w.shape[:2], 1, w.size(-1)), p)),
+    ],
+    "split_heads": [
+        refusing(load("split_heads").reference, lambda x, heads: heads in (4, 8, 12)),
+        refusing(load("split_heads").reference, lambda x, heads: x.size(0) > 6),
+    ],
+    "merge_heads": [refusing(load("merge_heads").reference, lambda x: x.size(1) in (4, 8, 12))],
 }

@@ -1,0 +1,3 @@
+"""The exercises of chapter 1."""
+
+EXERCISES: tuple[str, ...] = ()  # from easy to hard

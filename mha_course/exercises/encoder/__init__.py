@@ -1,0 +1,3 @@
+"""The exercises of chapter 7."""
+
+EXERCISES: tuple[str, ...] = ()  # from easy to hard

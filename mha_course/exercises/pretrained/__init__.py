@@ -1,0 +1,3 @@
+"""The exercises of chapter 5."""
+
+EXERCISES: tuple[str, ...] = ()  # from easy to hard
