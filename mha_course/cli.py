@@ -9,7 +9,6 @@ import itertools
 import json
 import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +19,8 @@ from mha_course.grader.gradebook import JOBS, SECONDS, UsageError, grade
 
 if TYPE_CHECKING:
     from mha_course.exercises.exercise import Exercise
+    from mha_course.grader.progress import Entries
+    from mha_course.grader.verdicts import Verdict
 
 SECONDS_LIMIT = 86_400  # a day
 
@@ -55,17 +56,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _list(options: argparse.Namespace) -> int:
     if options.json:
-        fields = ("name", "chapter", "points", "kind", "minutes")
+        fields = ("name", "chapter", "points", "kind", "task", "minutes")
         print(json.dumps([{field: getattr(one, field) for field in fields} for one in _exercises().values()], indent=2))
         return 0
     for one in _exercises().values():
-        print(f"{one.name:<32} {one.chapter:<20} {one.points:>3g} points  {one.minutes:>3} minutes  {one.kind}")
+        print(f"{one.name:<32} {one.chapter:<20} {one.points:>3g} points  {one.minutes:>3} minutes  {one.task}")
     return 0
 
 
 def _hint(options: argparse.Namespace) -> int:
+    from mha_course.grader import progress
+
     exercise = _exercises()[_known(options.name)]
     print("\n".join(exercise.numbered_hints(options.number)))
+    try:
+        progress.note_hint(options.folder, exercise.name, options.number)
+    except (progress.Damaged, progress.Unreadable) as error:
+        print(f"mha-course: progress.json was not brought up to date: {error}", file=sys.stderr)
     if options.number < len(exercise.hints):
         print(f"For one more: mha-course hint {exercise.name} {options.number + 1}")
     return 0
@@ -73,21 +80,24 @@ def _hint(options: argparse.Namespace) -> int:
 
 def _start(options: argparse.Namespace) -> int:
     from mha_course.exercises.notebooks import start
+    from mha_course.grader import progress
 
     try:
         notebooks = start(options.folder)
+        progress.create(options.folder)
+    except progress.Unreadable as error:
+        raise UsageError(str(error)) from None
     except OSError as error:
         raise UsageError(f"can't write to {options.folder}: {error.strerror or error}; name another folder") from None
     for path, is_new in notebooks:
         print(f"wrote {path}" if is_new else f"kept  {path} (it was there already, with your work in it)")
     print(f"Open them with: jupyter-lab {options.folder}")
+    print(f"See how far you are with: mha-course status {options.folder}")
     return 0
 
 
 def _check(options: argparse.Namespace) -> int:
-    from mha_course.grader.attempt import attempt
-    from mha_course.grader.judging import judge
-    from mha_course.grader.plan import plan
+    from mha_course.grader import practice
     from mha_course.grader.reports import as_text, total
     from mha_course.grader.sandbox import Sandbox
     from mha_course.grader.submission import read
@@ -97,18 +107,111 @@ def _check(options: argparse.Namespace) -> int:
     submission = read(options.work)
     if not submission.cells:
         raise UsageError(f"{options.work} can't be checked: {'; '.join(submission.problems)}")
-    turn = threading.Lock()
+    folder = options.work if options.work.is_dir() else options.work.parent
     verdicts = []
-    with Sandbox() as sandbox, turn:
-        for exercise in _exercises().values():
-            if not submission.is_folder and plan(submission, exercise.name) is None and submission.is_complete:
-                continue  # one file need not hold every exercise
-            verdict = attempt(exercise, submission, sandbox, turn, judge, seed=options.seed, seconds=options.seconds)
+    with Sandbox() as sandbox:
+        for verdict in practice.check(submission, _exercises(), sandbox, seed=options.seed, seconds=options.seconds):
             verdicts.append(verdict)
             print(as_text(verdict), end="\n\n", flush=True)
+            _keep(folder, verdict)
         print(total(verdicts))
         print(f"Practice, seed {options.seed}. Your code ran apart, with: {', '.join(sandbox.protections)}.")
     return 0 if verdicts and all(verdict.verdict == "passed" for verdict in verdicts) else 1
+
+
+def _status(options: argparse.Namespace) -> int:
+    from mha_course.grader.overview import Overview
+
+    entries = _progress_in(options.folder)
+    print(Overview.of(_exercises(), entries).as_text(sys.stdout.encoding or "ascii"))
+    return 0
+
+
+def _progress_in(folder: Path) -> Entries:
+    """Read a learner's progress; where the file is damaged or gone, make it anew from the notebooks."""
+    from mha_course.grader import practice, progress
+    from mha_course.grader.sandbox import Sandbox
+    from mha_course.grader.submission import read
+
+    try:
+        entries = progress.load(folder)
+        reason = "there was no progress.json"
+    except progress.Damaged as damage:
+        entries, reason = None, f"progress.json was damaged ({damage})"
+    except progress.Unreadable as error:
+        raise UsageError(str(error)) from None
+    if entries is not None:
+        return entries
+    submission = read(folder) if folder.is_dir() and any(folder.glob("*_exercises.ipynb")) else None
+    if submission is None or not submission.cells:
+        raise UsageError(
+            f"{folder} holds no notebooks of the course; go to the folder that `mha-course start` wrote, or name it"
+        )
+    print(f"{reason[0].upper()}{reason[1:]}; your notebooks are checked to make it anew …", file=sys.stderr, flush=True)
+    with Sandbox() as sandbox:
+        verdicts = list(practice.check(submission, _exercises(), sandbox, seed=0, seconds=SECONDS))
+    try:
+        aside = progress.rebuild(folder, verdicts)
+        entries = progress.load(folder)
+    except (progress.Damaged, progress.Unreadable) as error:
+        raise UsageError(str(error)) from None
+    if aside is not None:
+        print(f"The damaged file is kept as {aside.name}.", file=sys.stderr)
+    return entries or {}
+
+
+def _keep(folder: Path, verdict: Verdict) -> None:
+    """Write down how a check ended, if the learner's folder keeps count."""
+    from mha_course.grader import progress
+
+    try:
+        progress.note(folder, verdict)
+    except (progress.Damaged, progress.Unreadable) as error:
+        print(f"mha-course: progress.json was not brought up to date: {error}", file=sys.stderr)
+
+
+def _watch(options: argparse.Namespace) -> int:
+    from mha_course.grader import practice
+    from mha_course.grader.reports import as_text
+    from mha_course.grader.sandbox import Sandbox
+
+    if not options.folder.is_dir():
+        raise UsageError(f"there is no folder {options.folder}")
+    with Sandbox() as sandbox:
+        watch = practice.Watch(options.folder, _exercises())
+        _ = sandbox.protections  # started before it is needed
+        print(
+            f"Watching {options.folder}: save a notebook and what you changed in it is checked. Ctrl-C ends.",
+            flush=True,
+        )
+        for path, submission, changed in watch:
+            for problem in submission.problems:
+                print(f"{path.name}: {problem}", flush=True)
+            if not changed:
+                print(f"{path.name} was saved; no answer in it has changed.", flush=True)
+            for verdict in practice.check(
+                submission, {one.name: one for one in changed}, sandbox, seed=options.seed, seconds=options.seconds
+            ):
+                print(as_text(verdict), end="\n\n", flush=True)
+                _keep(options.folder, verdict)
+    return 0
+
+
+def _solution(options: argparse.Namespace) -> int:
+    from mha_course.exercises.solutions import solutions
+    from mha_course.grader.progress import HINTS, Entry
+
+    exercise = _exercises()[_known(options.name)]
+    entry = _progress_in(options.folder).get(exercise.name, Entry())
+    if not entry.may_see_solution:
+        raise UsageError(
+            f"{exercise.name} is not solved yet, and {entry.hints} of its {HINTS} hints are read; solve it, or read on: "
+            f"mha-course hint {exercise.name} {min(entry.hints + 1, HINTS)}"
+        )
+    for number, source in enumerate(solutions(exercise)):
+        title = f"Another way, {number}" if number else "The course's own"
+        print(f"# {title}\n{source}\n")
+    return 0
 
 
 def _grade(options: argparse.Namespace) -> int:
@@ -248,7 +351,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     listing = commands.add_parser("list", help="list the exercises")
-    listing.add_argument("--json", action="store_true", help="as JSON: name, chapter, points, kind, minutes")
+    listing.add_argument("--json", action="store_true", help="as JSON: name, chapter, points, kind, task, minutes")
     listing.set_defaults(run=_list)
 
     hint = commands.add_parser("hint", help="show hints for an exercise")
@@ -258,6 +361,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     hint.set_defaults(run=_hint)
 
+    solution = commands.add_parser("solution", help="show right answers, once you have solved it or read its hints")
+    solution.add_argument("name", metavar="NAME", help="the exercise")
+    solution.set_defaults(run=_solution)
+
     start = commands.add_parser("start", help="write the learner's notebooks into a folder; nothing is overwritten")
     start.add_argument("folder", metavar="DIR", type=Path)
     start.set_defaults(run=_start)
@@ -265,6 +372,14 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="check your own work, for practice")
     check.add_argument("work", metavar="DIR", type=_path, help="your folder, or one notebook or Python file")
     check.set_defaults(run=_check)
+
+    status = commands.add_parser("status", help="show how far you are, and what comes next")
+    status.add_argument("folder", metavar="DIR", type=_path, nargs="?", default=Path(), help="your folder (this one)")
+    status.set_defaults(run=_status)
+
+    watch = commands.add_parser("watch", help="check again whenever you save")
+    watch.add_argument("folder", metavar="DIR", type=_path, nargs="?", default=Path(), help="your folder (this one)")
+    watch.set_defaults(run=_watch, after_stop="what was checked is kept")
 
     grading = commands.add_parser("grade", help="grade a folder of submissions")
     grading.add_argument("submissions", metavar="SUBMISSIONS", type=_path, help="each file or folder in it is one")
@@ -314,7 +429,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     training.set_defaults(run=_train, after_stop="with --resume the same command goes on from the last checkpoint")
 
-    for command in (check, grading):
+    for command in (hint, solution):
+        command.add_argument("--folder", metavar="DIR", type=_path, default=Path(), help="yours (this one)")
+    for command in (check, watch, grading):
         command.add_argument("--seed", type=_seed, default=0, help="of the inputs (%(default)s)")
         command.add_argument(
             "--seconds", type=_positive, default=SECONDS, help="for one exercise of one submission (%(default)g)"

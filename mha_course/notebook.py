@@ -1,4 +1,4 @@
-"""The grader's face in a notebook: `check(what_you_wrote)` and `hint("its_name")`."""
+"""The grader's face in a notebook: `check(what_you_wrote)`, `hint("its_name")`, `solution("its_name")`, `status()`."""
 
 from __future__ import annotations
 
@@ -10,17 +10,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from html import escape
+from pathlib import Path
 from typing import Any
 
-from mha_course.exercises import NAMES, load
+from mha_course.exercises import NAMES, load, load_all
+from mha_course.exercises.solutions import solutions
+from mha_course.grader import progress
 from mha_course.grader.borrowed import borrowed
 from mha_course.grader.judging import judge
+from mha_course.grader.overview import Overview
 from mha_course.grader.reports import as_html, as_text
 from mha_course.grader.verdicts import TimedOut, Verdict
 from mha_course.grader.worker import run_case
 
 SECONDS = 30  # that one check may take
 _shown: dict[str, int] = {}  # how many hints of an exercise have been asked for
+_solved: set[str] = set()  # what has passed since the kernel was started
 
 
 class Report:
@@ -64,6 +69,10 @@ def check(answer: Any, seed: int = 0) -> Report:
     with _time_limit(SECONDS):
         verdict = _with_notes(judge(exercise, _run_here(answer), seed), answer)
     footer = f"Practice, not a mark. It ran in this notebook, for at most {SECONDS} s; seed of the inputs: {seed}."
+    if verdict.verdict == "passed":
+        _solved.add(name)
+        footer += f" Other right ways: solution({name!r})."
+    footer += _kept(lambda: progress.note(Path(), verdict))
     return Report(as_html(verdict, footer), as_text(verdict, footer), verdict)
 
 
@@ -78,8 +87,59 @@ def hint(name: Any) -> Report:
         return _plain(_no_such_exercise(text))
     exercise = load(text)
     _shown[text] = _shown.get(text, 0) + 1
-    last = ("There are no more hints.",) * (_shown[text] > len(exercise.hints))
-    return _plain("\n".join((*exercise.numbered_hints(_shown[text]), *last)))
+    lines = exercise.numbered_hints(_shown[text])
+    if _shown[text] >= len(exercise.hints):
+        lines.append(f"There are no more hints. If that was not enough: solution({text!r}).")
+    lines.append(_kept(lambda: progress.note_hint(Path(), text, min(_shown[text], len(exercise.hints)))))
+    return _plain("\n".join(filter(None, lines)))
+
+
+def solution(name: Any) -> Report:
+    """Show the course's own answer and right ones in other styles, once yours is right or every hint was read.
+
+    Args:
+        name: the exercise's name, or what you wrote.
+    """
+    text = name if isinstance(name, str) else getattr(name, "__name__", type(name).__name__)
+    if text not in NAMES:
+        return _plain(_no_such_exercise(text))
+    exercise = load(text)
+    try:
+        entry = (progress.load(Path()) or {}).get(text, progress.Entry())
+    except (progress.Damaged, progress.Unreadable):
+        entry = progress.Entry()
+    if not (entry.may_see_solution or text in _solved or _shown.get(text, 0) >= len(exercise.hints)):
+        return _plain(
+            f"{text} is not solved yet, and not all of its hints are read: hint({text!r}) shows the next one."
+        )
+    sources = solutions(exercise)
+    titles = ["The course's own", *(f"Another way, {number}" for number in range(1, len(sources)))]
+    parts = list(zip(titles, sources, strict=True))
+    return Report(
+        "".join(f"<p><strong>{title}</strong></p><pre><code>{escape(source)}</code></pre>" for title, source in parts),
+        "\n\n".join(f"# {title}\n{source}" for title, source in parts),
+    )
+
+
+def status() -> Report:
+    """Show how far you are in this folder, and what comes next."""
+    try:
+        entries = progress.load(Path())
+    except (progress.Damaged, progress.Unreadable) as error:
+        return _plain(f"progress.json can't be used ({error}). In a terminal, `mha-course status` mends it.")
+    if entries is None:
+        return _plain("This folder keeps no progress. In a terminal, `mha-course status` makes it from your notebooks.")
+    overview = Overview.of(load_all(), entries)
+    return Report(overview.as_html(), overview.as_text())
+
+
+def _kept(keep: Callable[[], None]) -> str:
+    """Write something down; return an empty text, or one that says why it can't be."""
+    try:
+        keep()
+    except (progress.Damaged, progress.Unreadable) as error:
+        return f" Your progress was not written down: {error}. In a terminal, `mha-course status` mends that."
+    return ""
 
 
 def _with_notes(verdict: Verdict, answer: Any) -> Verdict:

@@ -8,13 +8,15 @@ import pytest
 import torch
 
 from mha_course import notebook
+from mha_course.grader import progress
 from mha_course.multi_head import MultiHeadAttention, merge_heads
-from mha_course.notebook import check, hint
+from mha_course.notebook import check, hint, solution, status
 
 
 @pytest.fixture(autouse=True)
-def _no_hint_shown_yet(monkeypatch):
+def _nothing_was_shown_or_solved_yet(monkeypatch):
     monkeypatch.setattr(notebook, "_shown", {})
+    monkeypatch.setattr(notebook, "_solved", set())
 
 
 def right(x, num_heads):
@@ -139,9 +141,64 @@ def test_what_is_no_answer_gets_one_clear_sentence(answer, told):
 def test_hints_come_one_more_at_a_time_up_to_the_third():
     counts = [repr(hint("split_heads")).count("Hint") for _ in range(4)]
     assert counts == [1, 2, 3, 3]
-    assert repr(hint("split_heads")).endswith("There are no more hints.")
+    assert "There are no more hints. If that was not enough: solution('split_heads')." in repr(hint("split_heads"))
     assert "Did you mean merge_heads?" in repr(hint("merge_head"))
     assert repr(hint(named("merge_heads", right))).startswith("Hint 1 of 3")
+
+
+def test_a_solution_is_opened_by_a_pass_or_by_the_last_hint():
+    assert "not solved yet" in repr(solution("split_heads"))
+    check(named("split_heads", right))
+    shown = solution("split_heads")
+    assert "# The course's own\ndef split_heads(x, num_heads):" in repr(shown)
+    assert "# Another way, 2\n" in repr(shown)
+    assert "BEGIN SOLUTION" not in shown._repr_html_()
+    hint("merge_heads"), hint("merge_heads")
+    assert "hint('merge_heads') shows the next one" in repr(solution("merge_heads"))
+    hint("merge_heads")
+    assert "def merge_heads(x):" in repr(solution("merge_heads"))
+    assert "Did you mean merge_heads?" in repr(solution("merge_head"))
+
+
+def test_a_learners_folder_keeps_count_across_sessions(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "keeps no progress" in repr(status())
+    check(named("split_heads", right))
+    assert list(tmp_path.iterdir()) == []
+    progress.create(tmp_path)
+    check(named("split_heads", right))
+    hint("merge_heads"), hint("merge_heads"), hint("merge_heads")
+    monkeypatch.setattr(notebook, "_shown", {})
+    monkeypatch.setattr(notebook, "_solved", set())
+    assert "def split_heads(x, num_heads):" in repr(solution("split_heads"))
+    assert "def merge_heads(x):" in repr(solution("merge_heads"))
+    assert "✓ split_heads 3/3" in repr(status())
+    assert "split_heads 3/3" in status()._repr_html_()
+
+
+def test_a_damaged_count_is_said_and_left_for_the_command_to_mend(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "progress.json").write_text("{")
+    report = check(named("split_heads", right))
+    assert report.verdict.verdict == "passed"
+    for shown in (report, hint("split_heads"), status()):
+        assert "`mha-course status` mends" in repr(shown)
+    assert (tmp_path / "progress.json").read_text() == "{"
+
+
+def test_a_value_of_another_cell_is_named(monkeypatch):
+    monkeypatch.setattr("mha_course.grader.borrowed._bound_beside", lambda function: set())
+    report = check(named("split_heads", borrowing))
+    assert report.verdict.verdict == "passed"
+    for shown in (repr(report), in_words(report)):
+        assert "It uses `offset` of another cell" in shown
+
+
+offset = 0
+
+
+def borrowing(x, num_heads):
+    return right(x + offset, num_heads)
 
 
 def test_a_mistake_of_the_graders_own_is_no_zero(monkeypatch):

@@ -22,7 +22,13 @@ from mha_course.grader.worker import KEPT_LIMIT, MESSAGE_LIMIT, OUTPUT_LIMIT
 
 Judge = Callable[[Exercise, Callable[[Mapping[str, Any]], Mapping[str, Any]], int], Verdict]
 _PACKAGE = Path(__file__).resolve().parents[1]
-_FREE = ("", "check", "hint")  # what a learner's notebook may take from the course besides chapters
+_FREE = (
+    "",
+    "check",
+    "hint",
+    "solution",
+    "status",
+)  # what a learner's notebook may take from the course besides chapters
 _ERRORS_SHOWN = 3
 _FORGED = "sent back something that is not a result"  # as the end of "your code …"
 

@@ -25,7 +25,7 @@ COURSE = "mha_course"
 MODULE = "__graded__"  # a name that none of the learner's own files has
 ERRORS_LIMIT = 20
 # What a learner's notebook takes from the course to practise with does nothing while it is graded.
-_FACE = "def check(*args, **kwargs): pass\nhint = check\n"
+_FACE = "def check(*args, **kwargs): pass\nhint = solution = status = check\n"
 
 
 def serve(channel: Channel) -> None:
