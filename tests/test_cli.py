@@ -226,7 +226,7 @@ def test_watch_checks_what_was_changed_when_a_file_is_saved(begun, capsys, monke
     told = capsys.readouterr().out
     assert told.startswith("Watching .: save a notebook")
     first, second = "✓ split_heads: passed", "✗ merge_heads: not right yet"
-    assert told.count("split_heads: ") == 1
+    assert told.count("✓ split_heads: ") == 1
     assert told.index(first) < told.index("was saved; no answer in it has changed") < told.index(second)
     assert "broken.py" in told
     main(["status"])
