@@ -84,3 +84,18 @@ def test_running_a_notebook_twice_stores_the_same(tmp_path):
     assert (after.id, after.metadata, after.execution_count) == (cell.id, cell.metadata, 1)
     assert [output.get("text") for output in after.outputs] == ["one\ntwo\n", None]
     assert after.outputs[1].data["text/plain"] == "<object at 0x>"
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in NOTEBOOKS if not path.stem.endswith("_exercises")], ids=lambda p: p.stem
+)
+def test_of_each_questions_choices_one_is_right_and_every_one_is_explained(path):
+    """As the answer key was swapped in https://github.com/datacamp-content/courses-introduction-to-shell/issues/111."""
+    cells = nbformat.read(path, as_version=4).cells
+    questions = [cell.source for cell in cells if cell.cell_type == "markdown" and cell.id.startswith("check-")]
+    assert len(questions) >= 5
+    for question in questions:
+        choices = re.findall(r"<details><summary>(.+?)</summary>\s*<p>(\w+)\W(.*?)</p></details>", question, re.DOTALL)
+        assert len(choices) == question.count("<details>") >= 3
+        assert [word for _, word, _ in choices].count("Yes") == 1
+        assert all(len(explanation) > 20 for _, _, explanation in choices)
