@@ -98,4 +98,4 @@ def test_of_each_questions_choices_one_is_right_and_every_one_is_explained(path)
         choices = re.findall(r"<details><summary>(.+?)</summary>\s*<p>(\w+)\W(.*?)</p></details>", question, re.DOTALL)
         assert len(choices) == question.count("<details>") >= 3
         assert [word for _, word, _ in choices].count("Yes") == 1
-        assert all(len(explanation) > 20 for _, _, explanation in choices)
+        assert all(len(explanation) > 15 for _, _, explanation in choices)
