@@ -29,7 +29,7 @@ def _outcome(exercise: Exercise, wrong: Callable[..., Any], seed: int, number: i
 
 
 def diagnose(
-    exercise: Exercise, seed: int, outcomes: Sequence[Outcome], to_explain: Sequence[int]
+    exercise: Exercise, seed: int, outcomes: Sequence[Outcome], to_explain: Sequence[int], shown: int
 ) -> Misconception | None:
     """Find the misconception that behaves as the learner's code does.
 
@@ -38,10 +38,13 @@ def diagnose(
         seed: of its cases.
         outcomes: what the learner's code gave, in the order of the cases.
         to_explain: the numbers of the cases that it failed and that are to be explained.
+        shown: the one of these that the learner is shown.
 
     Returns:
-        Among those that agree with the learner on every case to be explained, the one that agrees on most cases
-        overall; None if there is none.
+        Among those that agree with the learner on every case to be explained, the one that agrees on most cases overall.
+        If there is none: the one that agrees on most of the cases to be explained, if these are more than half and the
+        one that is shown is among them; two wrong results don't agree by chance, so that slip is there, beside another.
+        Else None.
     """
     plan = experiments(exercise, seed)
     others = set(range(len(outcomes))).difference(to_explain)
@@ -49,13 +52,17 @@ def diagnose(
     def agrees(wrong: Callable[..., Any], number: int) -> bool:
         return alike(plan[number][0], outcomes[number], _outcome(exercise, wrong, seed, number))
 
-    best, most = None, -1
+    best, most = None, (len(to_explain) // 2, len(plan))
     for misconception in exercise.misconceptions:
         for wrong in misconception.wrong:
-            if all(agrees(wrong, number) for number in to_explain):
-                agreeing = sum(agrees(wrong, number) for number in others)
-                if agreeing > most:
-                    best, most = misconception, agreeing
+            if not agrees(wrong, shown):
+                continue
+            explained = sum(agrees(wrong, number) for number in to_explain)
+            if explained < len(to_explain) and outcomes[shown].error is not None:
+                continue  # errors of one type do agree by chance
+            agreeing = (explained, sum(agrees(wrong, number) for number in others))
+            if agreeing > most:
+                best, most = misconception, agreeing
     return best
 
 

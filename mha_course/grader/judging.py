@@ -140,7 +140,7 @@ def _fell_short(
     first_part, section = next((part.name, part.section) for part in exercise.parts if part.name in failed)
     numbers = [number for number in failures if plan[number][0].part == first_part]
     shown = min(numbers, key=lambda number: (failures[number].rank, plan[number][0].size))
-    known = diagnose(exercise, seed, outcomes, numbers)
+    known = diagnose(exercise, seed, outcomes, numbers, shown)
     failure = failures[shown]
     # What an exercise to be repaired was handed out with is for the learner to find.
     named = None if exercise.task == "repair" and known is exercise.misconceptions[0] else known

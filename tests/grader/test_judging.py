@@ -239,6 +239,34 @@ def test_what_was_handed_out_to_be_repaired_is_named_for_the_instructor_and_not_
         assert ("It is one too large." in found.message) is told
 
 
+def test_a_slip_beside_another_is_named_if_it_shows_in_most_cases_and_in_the_one_that_is_shown():
+    def plus_one(x):
+        return x + 1
+
+    def plus_one_and_odd(x):
+        return x + 1 if len(x) < 7 else x * 3
+
+    def odd_in_the_smallest(x):
+        return x + 1 if len(x) > 2 else x * 3
+
+    def raises(x):
+        raise ValueError("x")
+
+    def raises_in_the_small(x):
+        return raises(x) if len(x) < 5 else x * 3
+
+    known = (
+        Misconception("plus_one", "One too large.", "multi_head#the-layer", (plus_one,)),
+        Misconception("raises", "It raises.", "multi_head#the-layer", (raises,)),
+    )
+    cases = [Case("core", f"{n} numbers", (Call((torch.ones(n),)),)) for n in (2, 3, 5, 7)]
+    wanted = exercise(lambda x: x, *cases, misconceptions=known)
+    assert verdict(wanted, plus_one_and_odd).misconception == "plus_one"
+    assert verdict(wanted, odd_in_the_smallest).misconception is None
+    assert verdict(wanted, raises).misconception == "raises"
+    assert verdict(wanted, raises_in_the_small).misconception is None
+
+
 def test_what_the_answer_does_at_work_is_said_after_a_pass_and_a_failure_but_not_where_it_raised():
     def aftermath(run):
         output = run(case(torch.ones(2)).message())["results"][0]["output"]
