@@ -1,3 +1,3 @@
 """The exercises of chapter 1."""
 
-EXERCISES: tuple[str, ...] = ()  # from easy to hard
+EXERCISES = ("weighted_average", "look", "glimpse", "examine_weighted_average")  # from easy to hard

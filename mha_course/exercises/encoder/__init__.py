@@ -1,3 +1,11 @@
 """The exercises of chapter 7."""
 
-EXERCISES: tuple[str, ...] = ()  # from easy to hard
+EXERCISES = (  # from easy to hard
+    "layer_norm",
+    "hidden_states",
+    "examine_layer_norm",
+    "EncoderLayer",
+    "PreNormEncoderLayer",
+    "Encoder",
+    "TrimmedEncoder",
+)

@@ -1,3 +1,12 @@
 """The exercises of chapter 4."""
 
-EXERCISES = ("split_heads", "merge_heads", "MultiHeadAttention")  # from easy to hard
+# From easy to hard.
+EXERCISES = (
+    "split_heads",
+    "merge_heads",
+    "heads_in_turn",
+    "masked_heads",
+    "MultiHeadAttention",
+    "grouped_query_attention",
+    "examine_split_heads",
+)

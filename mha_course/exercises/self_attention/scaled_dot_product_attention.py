@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
 from mha_course import self_attention
 from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, Property
@@ -51,6 +53,7 @@ def _mixing_cases(rng: Generator) -> Iterator[Case]:
         ("heads", (2, 3), 5, 7, 13, 11, 1.0),
         ("small scores", (2, 3), 5, 7, 11, 2, 0.1),
         ("large scores", (3,), 5, 7, 11, 2, 5.0),
+        ("scores in the thousands", (3,), 5, 7, 11, 2, 60.0),
         ("as many keys as queries", (2,), 5, 5, 29, 3, 1.0),
         ("two axes of examples, and heads", (2, 3, 2), 3, 5, 7, 2, 1.0),
     ):
@@ -122,11 +125,20 @@ def _mask_cases(rng: Generator) -> Iterator[Case]:
             ),
         ),
     )
+    # So exact that a hidden score of -1e-12 differs from one of 0.
+    q, k, v = inputs(rng, (2,), 3, 5, 7, 2, dtype=torch.float64)
+    call = Call((q, k, v, ragged_mask(rng, 2, 3, 5)))
+    yield Case("mask", describe(q, k, v) + ", float64, a mask (batch, query, key)", (call,), tolerance=1e-13)
     for scale in (9.0, 90.0):
         q, k, v = inputs(rng, (), 5, 5, 7, 2, scale)
         mask = ragged_mask(rng, 5, 5)
         text = f"{describe(q, k, v)}, scores in the {'tens' if scale < 10 else 'thousands'}, a mask"
         yield Case("mask", text, (Call((q, k, v, mask)),), holds=(rows_sum_to_one,))
+
+    q, k, v = inputs(rng, (), 5, 5, 7, 2, 90.0)
+    mask = F.one_hot(product(q, k).argmin(dim=-1), 5).bool()  # so that whatever is hidden too weakly comes through
+    text = f"{describe(q, k, v)}, scores in the thousands, each query may attend only to the key that fits it worst"
+    yield Case("mask", text, (Call((q, k, v, mask)),), holds=(hidden_keys_get_nothing(mask), rows_sum_to_one))
 
 
 def _nothing_cases(rng: Generator) -> Iterator[Case]:
@@ -286,6 +298,136 @@ def keys_as_values(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | Non
     return attend()(query, key, key, mask)
 
 
+def scaled_by(number: Callable[[Tensor, Tensor], float]) -> Callable[..., Result]:
+    return attend(score=lambda query, key: product(query / number(query, key), key))
+
+
+def scaled_by_root_of(width: int) -> Callable[..., Result]:
+    return scaled_by(lambda query, key: math.sqrt(width))
+
+
+def scale_by_width_of_values(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    return attend(score=lambda query, key: product(query / math.sqrt(value.size(-1)), key))(query, key, value, mask)
+
+
+def output_scaled(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    output, weights = attend(score=product)(query, key, value, mask)
+    return output / math.sqrt(query.size(-1)), weights
+
+
+def transposed_by(transpose: Callable[[Tensor], Tensor]) -> Callable[..., Result]:
+    return attend(score=lambda query, key: query / math.sqrt(query.size(-1)) @ transpose(key))
+
+
+def three_axes_alone(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    scores = torch.bmm(query / math.sqrt(query.size(-1)), key.transpose(1, 2))
+    weights = nothing_is_zero(over_keys(scores if mask is None else lowest_number(scores, mask)), mask)
+    return torch.bmm(weights, value), weights
+
+
+def exponential(scores: Tensor) -> Tensor:
+    return scores.exp() / scores.exp().sum(dim=-1, keepdim=True)
+
+
+def softmax_in_float32(scores: Tensor) -> Tensor:
+    return scores.softmax(dim=-1, dtype=torch.float32).to(scores.dtype)
+
+
+def over_whole_table(scores: Tensor) -> Tensor:
+    return scores.flatten(-2).softmax(dim=-1).view_as(scores)
+
+
+def masked_through(
+    change: Callable[[Tensor], Tensor], finish: Callable[..., Tensor] | None = None
+) -> Callable[..., Result]:
+    """Build an attention that changes the mask before it uses it."""
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+        return attend(finish=finish)(query, key, value, None if mask is None else change(mask))
+
+    return attention
+
+
+def masked_if(condition: Callable[[Tensor, Tensor, Tensor], Any]) -> Callable[..., Result]:
+    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+        return attend()(query, key, value, mask if mask is not None and condition(query, key, mask) else None)
+
+    return attention
+
+
+def mask_inverted_in_place(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    if mask is not None:
+        mask.logical_not_()
+    return attend()(query, key, value, None if mask is None else ~mask)
+
+
+def weighed_again(epsilon: float) -> Callable[[Tensor, Tensor | None], Tensor]:
+    """Set hidden weights to 0 after softmax and divide what is left by its sum."""
+
+    def finish(weights: Tensor, mask: Tensor | None) -> Tensor:
+        weights = nothing_is_zero(weights, mask)
+        return weights / (weights.sum(dim=-1, keepdim=True) + epsilon)
+
+    return finish
+
+
+def with_number(number: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda scores, mask: scores.masked_fill(~mask, number)
+
+
+def filled(number: float) -> Callable[..., Result]:
+    return attend(hide=with_number(number), finish=untouched)
+
+
+def called_with(change: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> Callable[..., Result]:
+    """Build an attention that is right for other inputs than those it gets."""
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+        return attend()(*change(query, key, value), mask)
+
+    return attention
+
+
+def changed(change: Callable[[Tensor, Tensor], Result]) -> Callable[..., Result]:
+    """Build an attention that does something to its right results."""
+
+    def attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+        return change(*attend()(query, key, value, mask))
+
+    return attention
+
+
+def heads_joined(join: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Result]:
+    return lambda output, weights: (output, join(weights, dim=1) if weights.dim() > 3 else weights)
+
+
+def first_of(x: Tensor) -> Tensor:
+    return x[:1].expand_as(x) if x.dim() > 2 else x
+
+
+def weights_transposed(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    weights = attend()(query, key, value, mask)[1]
+    return weights.transpose(-2, -1) @ value, weights
+
+
+def nan_in_weights_alone(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    output, weights = attend(hide=infinity, finish=untouched)(query, key, value, mask)
+    return output.nan_to_num(0.0), weights
+
+
+def dropping(probability: float) -> Callable[..., Result]:
+    return attend(finish=lambda weights, mask: F.dropout(nothing_is_zero(weights, mask), probability))
+
+
+def always_float32(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    return attend()(query.float(), key.float(), value.float(), mask)
+
+
+def weights_in_float32(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    weights = attend()(query.float(), key.float(), value.float(), mask)[1]
+    return weights @ value, weights
+
+
 def results_swapped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
     output, weights = attend()(query, key, value, mask)
     return weights, output
@@ -297,6 +439,11 @@ def output_alone(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None 
 
 def scores_returned(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
     return attend()(query, key, value, mask)[0], scaled_first(query, key)
+
+
+def key_scaled_in_place(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    key /= math.sqrt(key.size(-1))
+    return attend(score=product)(query, key, value, mask)
 
 
 def query_scaled_in_place(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
@@ -314,16 +461,57 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "scale_by_width",
-        "The scores are divided by the width itself instead of by its root. The weights come out far too even.",
+        "The scores are divided by the width itself instead of by its root (or by the root twice, once in the queries and once in "
+        "the keys). The weights come out far too even.",
         SCALE,
-        (attend(score=lambda query, key: product(query / query.size(-1), key)),),
+        (scaled_by(lambda query, key: query.size(-1)),),
     ),
     Misconception(
         "scale_by_length",
-        "The scores are divided by the root of the number of keys. What makes a dot product large is the number of its "
-        "terms: the width of query and key.",
+        "The scores are divided by the root of a length: the number of keys or queries, or whatever stands at an axis "
+        "counted from the front, such as the number of heads. What makes a dot product large is the number of its terms: "
+        "the width of query and key, their last axis.",
         SCALE,
-        (attend(score=lambda query, key: product(query / math.sqrt(key.size(-2)), key)),),
+        (
+            scaled_by(lambda query, key: math.sqrt(key.size(-2))),
+            scaled_by(lambda query, key: math.sqrt(query.size(-2))),
+            scaled_by(lambda query, key: math.sqrt(query.size(1))),
+            scaled_by(lambda query, key: math.sqrt(key.size(1))),
+            scaled_by(lambda query, key: math.sqrt(query.size(0))),
+        ),
+    ),
+    Misconception(
+        "scale_by_width_of_values",
+        "The scores are divided by the root of the width of the *values*. It is often the same number, but the values have no "
+        "part in the dot product: its terms are as many as query and key are wide.",
+        SCALE,
+        (scale_by_width_of_values,),
+    ),
+    Misconception(
+        "scale_fixed",
+        "The scores are divided by a fixed number, 8 or another. That is the root of one width, 64; it has to follow the "
+        "width of the queries that come in.",
+        SCALE,
+        tuple(scaled_by_root_of(width) for width in (64, 512, 16, 4, 2)),
+        ("https://github.com/lucidrains/muse-maskgit-pytorch/issues/40",),
+    ),
+    Misconception(
+        "scale_rounded",
+        "The root of the width is rounded to a whole number, or the division rounds its result (//). Most widths have no "
+        "whole root.",
+        SCALE,
+        (
+            scaled_by(lambda query, key: int(math.sqrt(query.size(-1)))),
+            attend(score=lambda query, key: product(query, key) // math.sqrt(query.size(-1))),
+        ),
+    ),
+    Misconception(
+        "scale_fourth_root",
+        "The scores are divided by the fourth root of the width. Some programs divide both queries and keys by it, which makes "
+        "the root together; here only one of them was, or only the scores were.",
+        SCALE,
+        (scaled_by(lambda query, key: query.size(-1) ** 0.25),),
+        ("https://github.com/openai/guided-diffusion/issues/38",),
     ),
     Misconception(
         "scale_multiplied",
@@ -333,10 +521,10 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "scale_after_softmax",
-        "The scale is applied to the weights, after softmax. They no longer sum to 1, outputs shrink as the width "
+        "The scale is applied after softmax, to the weights or to what they mix. They no longer sum to 1, outputs shrink as the width "
         "grows, and softmax is as saturated as it was without a scale.",
         SCALE,
-        (scale_after_softmax,),
+        (scale_after_softmax, output_scaled),
         ("https://github.com/FrancescoSaverioZuppichini/ViT/issues/2",),
     ),
     Misconception(
@@ -361,14 +549,57 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "softmax_fixed_dim2",
-        "The axis of softmax is a fixed number, 1 or 2. That is the key axis only as long as the input has just as many "
-        "axes; with a batch or heads in front it is another one. Counted from the end it is right always.",
+        "The axis of softmax is a fixed number, counted from the front (or left out, which lets PyTorch choose one). That is the "
+        "key axis only as long as the input has just as many axes; with a batch or heads in front it is another one. Counted "
+        "from the end it is right always.",
         AXIS,
         (
-            attend(normalise=lambda scores: scores.softmax(dim=2)),
-            attend(normalise=lambda scores: scores.softmax(dim=1)),
+            *(attend(normalise=partial(torch.softmax, dim=dim)) for dim in (0, 1, 2, 3)),
+            attend(normalise=F.softmax),
         ),
         ("https://github.com/FudanNLP/fastNLP/issues/254",),
+    ),
+    Misconception(
+        "softmax_over_whole_table",
+        "softmax runs over all scores of an example together, so that the whole table sums to 1. Each query has a 1 of its own "
+        "to share out: every row sums to 1.",
+        AXIS,
+        (attend(normalise=over_whole_table),),
+    ),
+    Misconception(
+        "softmax_twice",
+        "softmax is taken twice. The second one gets numbers between 0 and 1, in which all differences are small, and makes "
+        "weights that are nearly even.",
+        SOFTMAX,
+        (attend(normalise=lambda scores: scores.softmax(dim=-1).softmax(dim=-1)),),
+    ),
+    Misconception(
+        "softmax_logarithm",
+        "The weights are logarithms of weights (log_softmax): negative numbers. It is what a loss asks for; to mix with, the "
+        "weights themselves are needed.",
+        SOFTMAX,
+        (attend(normalise=lambda scores: scores.log_softmax(dim=-1)),),
+    ),
+    Misconception(
+        "not_normalised",
+        "The weights are positive, but they do not sum to 1: exp or a sigmoid gives each key a number of its own. Attention is "
+        "a mean, in which more for one key is less for the others.",
+        "self_attention#weighted-average",
+        (attend(normalise=torch.exp), attend(normalise=torch.sigmoid)),
+    ),
+    Misconception(
+        "divided_without_exponential",
+        "The scores are divided by their sum. They may be negative, and sum to nearly 0: then the weights are huge, of either "
+        "sign. exp comes first.",
+        SOFTMAX,
+        (attend(normalise=lambda scores: scores / scores.sum(dim=-1, keepdim=True)),),
+    ),
+    Misconception(
+        "exponential_overflows",
+        "exp is taken of the scores as they are. From about 89 on its result is infinity in 32 bits, and infinity divided by "
+        "infinity is NaN. softmax subtracts the largest score of each row first, which changes nothing in the result.",
+        "soft_addressing#why-subtract-the-maximum",
+        (attend(normalise=exponential),),
     ),
     Misconception(
         "no_softmax",
@@ -412,20 +643,32 @@ MISCONCEPTIONS = (
             attend(hide=hide_allowed, finish=untouched),
             attend(hide=hide_allowed),
             attend(hide=lambda scores, mask: infinity(scores, ~mask), finish=untouched),
+            attend(
+                hide=lambda scores, mask: infinity(scores, ~mask), finish=lambda weights, mask: weights.nan_to_num(0.0)
+            ),
         ),
         ("https://github.com/facebookresearch/detr/issues/96",),
     ),
     Misconception(
         "mask_multiplied",
-        "Hidden keys get a score of about 0: the scores are multiplied by the mask, or filled with 0 or with a tiny "
-        "number such as -1e-12. But 0 is an ordinary score, and exp(0) = 1: those keys keep a sizeable weight. What is "
-        "hidden needs the lowest score there is.",
+        "Hidden keys get a score of 0: the scores are multiplied by the mask, or filled with 0. But 0 is an ordinary score, and "
+        "exp(0) = 1: those keys keep a sizeable weight, more than a key whose score is below 0. What is hidden needs the lowest "
+        "score there is.",
         MASK,
         (attend(hide=lambda scores, mask: scores * mask, finish=untouched),),
+        ("https://github.com/georg-wolflein/good-features/pull/1",),
+    ),
+    Misconception(
+        "mask_tiny_constant",
+        "Hidden keys get a score just below 0: minus a TINY number, such as -1e-12, or the `tiny` or `eps` of the number type, where "
+        "minus a huge one was meant. exp of it is 1, so those keys keep a sizeable weight. (-1e12 and -1e-12 are easily taken for one "
+        "another; the lowest number of a type is finfo's `min`.)",
+        MASK,
         (
-            "https://github.com/georg-wolflein/good-features/pull/1",
-            "https://github.com/hyunwoongko/transformer/issues/10",
+            *(filled(-tiny) for tiny in (1e-12, 1e-10, 1e-9, 1e-8, 1e-6, 1e-5)),
+            filled(-torch.finfo(torch.float32).eps),
         ),
+        ("https://github.com/hyunwoongko/transformer/issues/10",),
     ),
     Misconception(
         "mask_bool_added",
@@ -440,15 +683,109 @@ MISCONCEPTIONS = (
         "The weights are multiplied by the mask after softmax, which had already shared out the 1 among all keys. What "
         "the hidden keys got is lost, and the rows sum to less than 1. The mask belongs before softmax.",
         MASK,
-        (attend(hide=lambda scores, mask: scores),),
+        (
+            attend(hide=lambda scores, mask: scores),
+            attend(
+                hide=lambda scores, mask: scores,
+                finish=lambda weights, mask: weights if mask is None else weights.masked_fill(~mask, -1e9),
+            ),
+        ),
         ("https://github.com/abisee/pointer-generator/issues/88",),
     ),
     Misconception(
-        "mask_plus_inf",
-        "Hidden keys get plus infinity (-float('-inf') is a double minus): they draw all weight to them, and softmax of "
-        "infinity is NaN.",
+        "mask_after_softmax_renormalised",
+        "The weights are multiplied by the mask after softmax, and divided by what is left. On paper that is the same. On a "
+        "computer it fails where a hidden score is far above the others: their weights have been rounded to 0 by then, and 0 "
+        "divided by 0 is NaN (or 0, with a small number added below). The mask belongs before softmax.",
         MASK,
-        (attend(hide=lambda scores, mask: scores.masked_fill(~mask, math.inf), finish=untouched),),
+        tuple(
+            attend(hide=lambda scores, mask: scores, finish=weighed_again(epsilon))
+            for epsilon in (0.0, 1e-9, 1e-8, 1e-6, 1e-12)
+        ),
+        ("https://github.com/abisee/pointer-generator/issues/88",),
+    ),
+    Misconception(
+        "mask_too_weak",
+        "Hidden keys get a low score, but not low enough: where it is not far below the others, something comes through. A "
+        "model can even learn to push its own scores below such a number. What is hidden needs the lowest score there is.",
+        MASK,
+        tuple(filled(number) for number in (-1.0, -5.0, -10.0, -20.0, -50.0, -100.0)),
+        ("https://github.com/karpathy/minGPT/issues/75",),
+    ),
+    Misconception(
+        "mask_of_first_example",
+        "One part of the mask is used for all: the first example's, or the first query's row. Elsewhere, too, it has to be its own.",
+        "self_attention#masks-together",
+        (
+            masked_through(lambda mask: mask[:1] if mask.dim() > 2 else mask),
+            masked_through(lambda mask: mask[0] if mask.dim() > 2 else mask),
+            masked_through(lambda mask: mask[:1]),
+            masked_through(lambda mask: mask[..., :1, :]),
+            masked_through(lambda mask: mask[:, :1] if mask.dim() > 3 else mask),
+        ),
+    ),
+    Misconception(
+        "mask_axis_added",
+        "An axis is put into the mask that was not asked for. The mask comes in a shape that already broadcasts to (…, query, key); "
+        "with one more axis it meets the wrong one, or stretches the result.",
+        "self_attention#masks-together",
+        (masked_through(lambda mask: mask.unsqueeze(1)), masked_through(lambda mask: mask[None])),
+        ("https://github.com/hyunwoongko/transformer/issues/32",),
+    ),
+    Misconception(
+        "mask_transposed",
+        "The last two axes of the mask have changed places. A row is a query, a column a key, as in the scores. With as many queries "
+        "as keys nothing complains, and everybody sees what somebody else may see.",
+        "self_attention#masks-together",
+        (masked_through(lambda mask: mask.transpose(-2, -1)),),
+    ),
+    Misconception(
+        "mask_square_reshape",
+        "The mask is cut into a square, as if there were always as many keys as queries.",
+        "self_attention#cross-attention-in-one-line",
+        (
+            masked_through(lambda mask: mask.reshape(*mask.shape[:-1], mask.size(-2))),
+            masked_through(lambda mask: mask[..., : mask.size(-2)]),
+        ),
+        ("https://github.com/harvard-edge/cs249r_book/pull/1875",),
+    ),
+    Misconception(
+        "mask_truth_value",
+        "`if mask:` asks whether the whole tensor is true, which PyTorch refuses to answer. What you want to know is whether a mask "
+        "was given: compare with None.",
+        MASK,
+        (masked_if(lambda query, key, mask: mask),),
+    ),
+    Misconception(
+        "mask_only_when_square",
+        "The mask is used only where there are as many queries as keys. That is self-attention; a mask is needed in the other case "
+        "just as well.",
+        "self_attention#cross-attention-in-one-line",
+        (
+            masked_if(lambda query, key, mask: query.size(-2) == key.size(-2)),
+            masked_if(lambda query, key, mask: query.size(-2) != key.size(-2)),
+        ),
+        ("https://github.com/mlx-node/mlx-node/pull/24",),
+    ),
+    Misconception(
+        "mask_changed_in_place",
+        "The mask is turned round in place, which changes the caller's own: in the next layer, which gets the same one, it hides "
+        "what should be seen.",
+        MASK,
+        (mask_inverted_in_place,),
+    ),
+    Misconception(
+        "mask_plus_inf",
+        "Hidden keys get plus infinity, or another very large number, where minus was meant (-float('-inf') is a double minus): "
+        "they draw all weight to them, and softmax of infinity is NaN.",
+        MASK,
+        (
+            filled(math.inf),
+            filled(1e9),
+            filled(torch.finfo(torch.float32).max),
+            attend(hide=with_number(1e9)),
+            attend(hide=with_number(math.inf)),
+        ),
         ("https://github.com/lucidrains/memory-compressed-attention/issues/2",),
     ),
     Misconception(
@@ -463,7 +800,12 @@ MISCONCEPTIONS = (
         "A query that may attend to nothing gets NaN: 0 divided by 0, in softmax of a row of minus infinities or by "
         "dividing by a sum of no weights. One such row (a padded one, say) turns the whole loss into NaN.",
         NOTHING,
-        (attend(hide=infinity, finish=untouched),),
+        (
+            attend(hide=infinity, finish=untouched),
+            attend(hide=infinity),
+            attend(hide=infinity, finish=weighed_again(0.0)),
+            nan_in_weights_alone,
+        ),
         (
             "https://github.com/pytorch/pytorch/issues/103749",
             "https://github.com/tracel-ai/burn/pull/4697",
@@ -485,10 +827,31 @@ MISCONCEPTIONS = (
         "raw data (.data, .detach(), .numpy(), torch.tensor(...)), which cuts them off. Such a layer never learns where "
         "to look.",
         GRADIENTS,
-        (attend(finish=lambda weights, mask: nothing_is_zero(weights, mask).detach()),),
+        (
+            attend(finish=lambda weights, mask: nothing_is_zero(weights, mask).detach()),
+            called_with(lambda query, key, value: (query.detach(), key.detach(), value)),
+        ),
         (
             "https://github.com/paiml/aprender/pull/2203",
             "https://github.com/facebookresearch/inversecooking/issues/3",
+        ),
+    ),
+    Misconception(
+        "result_detached",
+        "The output is right, and nothing gets a gradient: the result has been cut off (.detach(), .data, torch.no_grad(), "
+        "numpy). Such a layer, and everything before it, never learns.",
+        GRADIENTS,
+        (changed(lambda output, weights: (output.detach(), weights.detach())),),
+    ),
+    Misconception(
+        "one_input_detached",
+        "One of query, key and value gets no gradient: it has been cut off (.detach(), .data, numpy) before it was used. Its "
+        "projection never learns.",
+        GRADIENTS,
+        (
+            called_with(lambda query, key, value: (query.detach(), key, value)),
+            called_with(lambda query, key, value: (query, key.detach(), value)),
+            called_with(lambda query, key, value: (query, key, value.detach())),
         ),
     ),
     Misconception(
@@ -497,6 +860,105 @@ MISCONCEPTIONS = (
         ROLES,
         (keys_as_values,),
         ("https://github.com/fchollet/deep-learning-with-python-notebooks/issues/261",),
+    ),
+    Misconception(
+        "key_reshaped",
+        "The keys are brought into the shape (d_head, key) by view or reshape. That cuts the same row of numbers anew and "
+        "turns nothing: features of different keys end up in one column. The two axes have to change places.",
+        ROLES,
+        (
+            transposed_by(lambda key: key.reshape(*key.shape[:-2], key.size(-1), key.size(-2))),
+            transposed_by(lambda key: key.contiguous().view(*key.shape[:-2], key.size(-1), key.size(-2))),
+        ),
+    ),
+    Misconception(
+        "axes_counted_from_the_front",
+        "The keys are transposed, or multiplied, along axes counted from the front (.T and .t(), transpose(0, 1), transpose(1, 2), "
+        "torch.mm, torch.bmm). That suits one number of axes alone. Counted from the end it suits all, and @ takes any number in "
+        "front.",
+        FUNCTION,
+        (
+            transposed_by(lambda key: key.transpose(0, 1)),
+            transposed_by(lambda key: key.transpose(1, 2)),
+            transposed_by(lambda key: key.transpose(2, 3)),
+            transposed_by(torch.t),
+            three_axes_alone,
+        ),
+    ),
+    Misconception(
+        "roles_exchanged",
+        "Queries and keys have changed roles: each key asks the queries. There is one row of weights for each *query*, and as many "
+        "columns as keys.",
+        ROLES,
+        (
+            attend(score=lambda query, key: scaled_first(key, query)),
+            attend(score=lambda query, key: scaled_first(key, query), finish=untouched),
+        ),
+    ),
+    Misconception(
+        "cosine_scores",
+        "Queries and keys are brought to length 1 first, so that only their angle counts. That is another similarity: in the dot "
+        "product long vectors score higher, and a model uses this.",
+        "soft_addressing#similarity-functions",
+        (
+            attend(score=lambda query, key: product(F.normalize(query, dim=-1), F.normalize(key, dim=-1))),
+            attend(score=lambda query, key: scaled_first(F.normalize(query, dim=-1), F.normalize(key, dim=-1))),
+        ),
+    ),
+    Misconception(
+        "dropout_always_on",
+        "Weights are dropped at random. A function does not know whether a model is being trained, and torch's own dropout is on "
+        "unless it is told otherwise. The layer around it decides that; this function gives the same result every time.",
+        FUNCTION,
+        (dropping(0.1), dropping(0.5), dropping(0.2)),
+        (
+            "https://github.com/huggingface/pytorch-image-models/pull/1978",
+            "https://github.com/pytorch/pytorch/issues/124464",
+        ),
+    ),
+    Misconception(
+        "number_type_changed",
+        "The results have another number type than the inputs, or were calculated in one that is too coarse for them. Softmax in 32 bits is a good idea in half precision; but cast "
+        "back afterwards. And float64 loses half its digits by it.",
+        HALF,
+        (always_float32, weights_in_float32, attend(normalise=softmax_in_float32)),
+    ),
+    Misconception(
+        "axes_squeezed",
+        "An axis of size 1 has been taken away (squeeze). It is an axis all the same: one query, or a single key, still has a row "
+        "or a column of its own.",
+        "self_attention#shapes",
+        (
+            changed(lambda output, weights: (output.squeeze(), weights.squeeze())),
+            changed(lambda output, weights: (output.squeeze(), weights)),
+            changed(lambda output, weights: (output, weights.squeeze())),
+        ),
+    ),
+    Misconception(
+        "weights_averaged",
+        "The weights are averaged or summed over the heads, as nn.MultiheadAttention does unless told otherwise. Here each head keeps "
+        "its own.",
+        "self_attention#shapes",
+        (changed(heads_joined(torch.mean)), changed(heads_joined(torch.sum))),
+        ("https://github.com/TransformerLensOrg/TransformerLens/pull/666",),
+    ),
+    Misconception(
+        "first_example_for_all",
+        "The keys or values of the first example are used for all. The examples of a batch have nothing to do with one another; "
+        "every step leaves the axes in front as they are.",
+        "self_attention#shapes",
+        (
+            called_with(lambda query, key, value: (query, first_of(key), value)),
+            called_with(lambda query, key, value: (query, key, first_of(value))),
+            called_with(lambda query, key, value: (query, first_of(key), first_of(value))),
+        ),
+    ),
+    Misconception(
+        "weights_transposed",
+        "The weights meet the values the wrong way round. Row i of the weights holds the shares of query i, one for each row of the "
+        "values: they are multiplied as they are.",
+        ROLES,
+        (weights_transposed,),
     ),
     Misconception(
         "results_swapped",
@@ -518,10 +980,10 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "query_scaled_in_place",
-        "The query is divided in place (/=), which changes the caller's own tensor: whoever uses it afterwards, a "
+        "The query, or the key, is divided in place (/=), which changes the caller's own tensor: whoever uses it afterwards, a "
         "residual connection say, gets the scaled one.",
         FUNCTION,
-        (query_scaled_in_place,),
+        (query_scaled_in_place, key_scaled_in_place),
     ),
 )
 

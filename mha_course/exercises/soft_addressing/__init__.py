@@ -1,3 +1,11 @@
 """The exercises of chapter 2."""
 
-EXERCISES: tuple[str, ...] = ()  # from easy to hard
+# From easy to hard.
+EXERCISES = (
+    "softmax",
+    "soft_lookup",
+    "kernel_regression",
+    "additive_scores",
+    "cosine_scores",
+    "examine_softmax",
+)

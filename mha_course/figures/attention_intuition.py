@@ -1,0 +1,230 @@
+"""The drawings of chapter 1: a weighted average, attention over a picture, where it was looked at before, and a word in context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.patches import Rectangle
+from torch import Tensor
+from torch.nn import functional as F
+
+from mha_course.attention_intuition import PATCH, SIDE, STEP
+from mha_course.figures.blocks import DARK, PAPER
+from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, WEIGHTS
+
+ENLARGED = 8  # a pixel of a picture becomes this many in each direction: browsers blur what they enlarge themselves
+# When, whose attention, and what was new; the sources stand in the chapter.
+HISTORY = (
+    (1967, "people", "eyes follow\nthe question"),
+    (1980, "people", "a spotlight that\nbinds features"),
+    (1995, "pictures", "one part of a\ndigit after another"),
+    (1998, "pictures", "maps of what\nstands out"),
+    (2014, "pictures", "where to look\nis learned: hard"),
+    (2014, "words", "translation\nlooks back: soft"),
+    (2017, "words", "the Transformer:\nattention alone"),
+)
+FULL = 0.62  # how far along the scale a weight of 1 is drawn: ink has to be seen on it
+
+
+def draw_mixture(
+    weights: Float[Tensor, " place"],
+    values: Float[Tensor, "place width"],
+    labels: Sequence[str],
+    features: Sequence[str],
+    name: str,
+) -> None:
+    """Draw a weighted average: a row for each vector with its weight as a bar, and the mixture below.
+
+    Args:
+        weights: positive, with the sum 1.
+        values: one vector for each label.
+        labels: what the vectors belong to.
+        features: a name for each number of a vector.
+        name: what the mixture is called.
+    """
+    mixture = weights @ values
+    rows, width = len(labels), len(features)
+    _, ax = plt.subplots(figsize=(5.2, 1.5 + 0.36 * rows))
+    for row, (label, weight, vector) in enumerate(zip(labels, weights.tolist(), values, strict=True)):
+        ax.text(-2.5, row + 0.5, label, ha="right", va="center")
+        ax.add_patch(Rectangle((-2.3, row + 0.18), 1.5 * weight, 0.64, facecolor=WEIGHTS(0.6), edgecolor=INK))
+        ax.text(-2.2 + 1.5 * weight, row + 0.5, f"{weight:.2f}", va="center", size=9)
+        _cells(ax, row, vector, float(values.max()))
+    _cells(ax, rows + 0.6, mixture, float(values.max()))
+    ax.text(-0.25, rows + 1.1, name, ha="right", va="center", color=VALUE, weight="bold")
+    ax.plot([-2.5, width], [rows + 0.3] * 2, color=INK, linewidth=0.8)
+    for column, feature in enumerate(features):
+        ax.text(column + 0.5, -0.3, feature, ha="center", va="bottom", size=8)
+    ax.text(-2.3, -0.3, "weight", ha="left", va="bottom", size=8)
+    ax.set_xlim(-3.6, width)
+    ax.set_ylim(rows + 1.7, -0.9)
+    ax.axis("off")
+
+
+def _cells(ax: Axes, row: float, vector: Tensor, largest: float) -> None:
+    for column, number in enumerate(vector.tolist()):
+        color = WEIGHTS(FULL * number / largest)
+        ax.add_patch(Rectangle((column, row), 1, 1, facecolor=color, edgecolor=INK, linewidth=0.6))
+        ax.text(column + 0.5, row + 0.5, f"{number:g}"[:4], ha="center", va="center", color="black", size=9)
+
+
+def draw_hiding(digit: Float[Tensor, "size size"], picture: Float[Tensor, "side side"], place: tuple[int, int]) -> None:
+    """Draw a digit, the picture in which it is hidden, and the places at which a model may look.
+
+    Args:
+        digit: what is hidden.
+        picture: where.
+        place: row and column of the digit's place.
+    """
+    _, axes = plt.subplots(1, 3, figsize=(5.4, 2.3), width_ratios=(PATCH, SIDE, SIDE))
+    _show(axes[0], digit)
+    _show(axes[1], picture)
+    _show(axes[2], picture)
+    corners = torch.arange(0, SIDE - PATCH + 1, STEP)
+    across, down = torch.meshgrid(corners, corners, indexing="xy")
+    middle = PATCH / 2 - 0.5
+    axes[2].plot(across.flatten() + middle, down.flatten() + middle, ".", color=KEY, markersize=4, clip_on=False)
+    _frame(axes[2], place)
+    for ax, title in zip(axes, ("a digit", "hidden", "36 places to look"), strict=True):
+        ax.set_title(title)
+
+
+def draw_attention(
+    pictures: Float[Tensor, "picture side side"],
+    looks: Mapping[str, tuple[Tensor, Tensor]],
+    read: Mapping[str, Sequence[str]],
+) -> None:
+    """Draw where a model looked: its weights as blue over each picture, and below it the glimpse that it got.
+
+    Args:
+        pictures: what was looked at; two rows for each.
+        looks: for each column, under its title, the glimpses and the weights as `DigitFinder.look` gives them.
+        read: for each column, what was read from each glimpse.
+    """
+    count = len(pictures)
+    figure, axes = plt.subplots(
+        2 * count, len(looks), figsize=(5.4, 2.15 * count), height_ratios=[SIDE, 0.55 * SIDE] * count, squeeze=False
+    )
+    for column, (title, (seen, weights)) in enumerate(looks.items()):
+        axes[0, column].set_title(title)
+        for row in range(count):
+            _show(axes[2 * row, column], pictures[row], coverage(weights)[row])
+            below = axes[2 * row + 1, column]
+            _show(below, seen[row])
+            below.set_xlabel(read[title][row], labelpad=2)
+    figure.set_layout_engine("constrained", h_pad=0.02, w_pad=0.02)
+
+
+def coverage(weights: Float[Tensor, "picture row column"]) -> Float[Tensor, "picture side side"]:
+    """Say for each pixel how much of the attention falls on patches that hold it, from 0 to 1.
+
+    >>> weights = torch.zeros(1, 6, 6)
+    >>> weights[0, 0, 0] = 1.0
+    >>> coverage(weights)[0, 7, 7:9]
+    tensor([1., 0.])
+    """
+    everywhere = weights.flatten(1)[:, None].expand(-1, PATCH * PATCH, -1)
+    return F.fold(everywhere.contiguous(), (SIDE, SIDE), PATCH, stride=STEP)[:, 0]
+
+
+def draw_progress(steps: Sequence[int], series: Mapping[str, Sequence[float]]) -> None:
+    """Draw shares from 0 to 1 over the steps of a training, each line with a marker of its own.
+
+    Args:
+        steps: how many steps had been made at each point.
+        series: a name for each line, and its values.
+    """
+    _, ax = plt.subplots(figsize=(5.2, 3.0))
+    for (name, values), color, marker in zip(series.items(), (QUERY, KEY, VALUE), "osD", strict=False):
+        ax.plot(steps, values, color=color, marker=marker, markersize=4, label=name)
+    ax.set(xlabel="steps of training", ylim=(-0.02, 1.02))
+    ax.legend(fontsize=9, loc="lower right")
+
+
+def draw_shares(shares: Mapping[str, float], chance: float) -> None:
+    """Draw shares of right answers as bars, each with its number, and a line for what guessing would give.
+
+    Args:
+        shares: from 0 to 1, under the name of each bar.
+        chance: what guessing gives.
+    """
+    _, ax = plt.subplots(figsize=(5.2, 0.7 + 0.42 * len(shares)))
+    for row, (name, share) in enumerate(shares.items()):
+        ax.barh(row, share, height=0.66, color=HEADS[0], edgecolor=INK)
+        ax.text(share + 0.015, row, f"{share:.2f}", va="center")
+        ax.text(-0.02, row, name, ha="right", va="center")
+    ax.axvline(chance, color=INK, linestyle=":")
+    ax.text(chance, -0.55, "guessing", ha="center", va="bottom", size=8)
+    ax.set(xlim=(0, 1.1), ylim=(len(shares) - 0.5, -0.55), yticks=[])
+    ax.spines["left"].set_visible(False)
+    ax.set_xlabel("share of digits read rightly")
+
+
+def draw_timeline() -> None:
+    """Draw what happened when, from top to bottom, in a column for people, one for pictures and one for words."""
+    _, ax = plt.subplots(figsize=(4.2, 4.4))
+    columns = {"people": (KEY, "o"), "pictures": (QUERY, "s"), "words": (VALUE, "D")}
+    for column, (name, (color, marker)) in enumerate(columns.items()):
+        rows = [row for row, event in enumerate(HISTORY) if event[1] == name]
+        ax.text(column, -0.9, name, color=color, weight="bold", ha="center", va="center")
+        ax.plot([column] * 2, [-0.6, max(rows)], color=INK, linewidth=0.8, zorder=0)
+        for row in rows:
+            year, _, text = HISTORY[row]
+            ax.plot(column, row, marker=marker, color=color, markersize=7)
+            side, place = ("right", -0.12) if column else ("left", 0.12)
+            ax.text(column + place, row, f"{year}\n{text}", ha=side, va="center", size=9.5, linespacing=1.2)
+    ax.set_xlim(-0.5, 2.5)
+    ax.set_ylim(len(HISTORY) - 0.4, -1.2)
+    ax.axis("off")
+
+
+def draw_meanings(
+    stages: Mapping[str, Float[Tensor, "sentence 2"]], groups: Sequence[tuple[str, Sequence[str]]]
+) -> None:
+    """Draw where a word's vector lies in each sentence, one panel a stage.
+
+    Args:
+        stages: a point for each sentence, under the title of its panel.
+        groups: a meaning, and a label for each sentence in which the word has it, in the order of the points.
+    """
+    high = 1.3 * max(float(points[:, 1].abs().max()) for points in stages.values())
+    wide = 1.2 * max(float(points[:, 0].abs().max()) for points in stages.values())
+    _, axes = plt.subplots(len(stages), 1, figsize=(5.2, 2.6 * len(stages)), squeeze=False)
+    for ax, (title, points) in zip(axes[:, 0], stages.items(), strict=True):
+        start = 0
+        for (meaning, labels), color, marker, size in zip(groups, (QUERY, KEY), "os", (11, 6), strict=True):
+            part = points[start : start + len(labels)]
+            ax.plot(*part.T, marker, color=color, markersize=size, label=meaning)
+            start += len(labels)
+            if float(part.abs().max()) < wide / 100:  # on one heap no label could be read
+                continue
+            for number, (place, label) in enumerate(zip(part.tolist(), labels, strict=True)):
+                side = -18 if number % 2 else 9  # neighbours in turn below and above
+                ax.annotate(label, tuple(place), (0, side), textcoords="offset points", ha="center", size=9)
+        ax.set(xlim=(-wide, wide), ylim=(-high, high), xticks=[], yticks=[], title=title)
+        ax.spines[:].set_visible(True)
+    axes[0, 0].legend(loc="upper left", fontsize=9)
+
+
+def _show(ax: Axes, picture: Tensor, marked: Tensor | None = None) -> None:
+    """Draw a picture as dark ink on light paper, the paper blue where it is marked."""
+    ink = picture.detach().clamp(0, 1)[..., None].numpy()
+    paper = np.array(to_rgb(PAPER)) if marked is None else WEIGHTS(FULL * marked.detach().numpy())[..., :3]
+    colors = ink * np.array(to_rgb(DARK)) + (1 - ink) * paper
+    high, wide = picture.shape
+    enlarged = np.kron(colors, np.ones((ENLARGED, ENLARGED, 1)))
+    # Not clipped: the name of a clipping path in the file hangs on the last digit of the layout, which differs between runs.
+    ax.imshow(enlarged, extent=(-0.5, wide - 0.5, high - 0.5, -0.5), interpolation="none", clip_on=False)
+    ax.set(xticks=[], yticks=[])
+    ax.spines[:].set_visible(True)
+
+
+def _frame(ax: Axes, place: tuple[int, int]) -> None:
+    row, column = (STEP * number - 0.5 for number in place)
+    ax.add_patch(Rectangle((column, row), PATCH, PATCH, fill=False, edgecolor=QUERY, linewidth=2, clip_on=False))
