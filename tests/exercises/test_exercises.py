@@ -129,6 +129,8 @@ def test_an_answer_without_work_gets_nothing(exercise, lazy):
 @every_misconception
 @pytest.mark.parametrize("seed", range(3))
 def test_a_misconception_is_rejected_and_recognised_as_itself(exercise: Exercise, known: Misconception, seed):
+    if seed and exercise.task == "plug":
+        pytest.skip("the real model takes its time, and its sentences are the same for every seed")
     for wrong in known.wrong:
         verdict = verdict_on(exercise, wrong, seed)
         assert verdict.verdict in ("failed", "partly"), verdict.message
@@ -212,7 +214,9 @@ def test_an_exercise_is_described_in_full(exercise):
 
 def test_every_file_of_an_exercise_is_in_the_catalogue():
     folder = Path(mha_course.exercises.__file__).parent
-    found = {path.stem for path in folder.glob("*/*.py")} - {"__init__", "styles"}
+    found = {
+        path.stem for path in folder.glob("*/*.py") if re.search("^EXERCISE = ", path.read_text("utf-8"), re.MULTILINE)
+    }
     assert found == {name for names in CATALOGUE.values() for name in names}
 
 

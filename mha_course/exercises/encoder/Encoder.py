@@ -113,8 +113,8 @@ def _mask_cases(rng: Generator) -> Iterator[Case]:
     x = tokens(rng, 2, 5, 6)
     for label, mask in (
         ("a mask (batch, 1, 1, key) for the padding", padding_mask(torch.tensor([5, 3]), 5)),
-        ("a mask (query, key)", ragged_mask(rng, 5, 5)),
-        ("a mask (batch, 1, query, key)", ragged_mask(rng, 2, 1, 5, 5)),
+        ("a mask (query, key)", every_key_used(ragged_mask(rng, 5, 5))),
+        ("a mask (batch, 1, query, key)", every_key_used(ragged_mask(rng, 2, 1, 5, 5))),
         ("one sentence is all padding", padding_mask(torch.tensor([5, 0]), 5)),
     ):
         yield stack(rng, "mask", x, 3, 7, 3, label, calls=(Call((x, mask)),))
@@ -134,14 +134,20 @@ def _mask_cases(rng: Generator) -> Iterator[Case]:
     left = padding_mask(torch.tensor([3, 3]), 5).flip(-1)
     yield stack(rng, "mask", x, 3, 7, 2, "padding at the front of every sentence", calls=(Call((x, left)),))
     calls = (
-        Call((x, ragged_mask(rng, 5, 5))),
-        Call((x, ragged_mask(rng, 5, 5))),
+        Call((x, every_key_used(ragged_mask(rng, 5, 5)))),
+        Call((x, every_key_used(ragged_mask(rng, 5, 5)))),
         Call((x,)),
-        Call((x[:, :3], ragged_mask(rng, 3, 3))),
+        Call((x[:, :3], every_key_used(ragged_mask(rng, 3, 3)))),
         Call((x[:1], None)),
     )
     label = "one encoder called again with another mask, without one, with fewer tokens, with one example"
     yield stack(rng, "mask", x, 3, 7, 2, label, calls=calls)
+
+
+def every_key_used(mask: Tensor) -> Tensor:
+    """Let the first query attend to the last key, so that no column at the end is padding."""
+    mask[..., 0, -1] = True
+    return mask
 
 
 def _mode_cases(rng: Generator) -> Iterator[Case]:
@@ -363,6 +369,38 @@ def mask_for_the_last(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Te
     return encoder.norm(x)
 
 
+def mask_for_all_but_the_last(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    for number, layer in enumerate(encoder.layers, start=1):
+        x = layer(x, None if number == len(encoder.layers) else mask)
+    return encoder.norm(x)
+
+
+def mask_for_all_but_the_first(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    for number, layer in enumerate(encoder.layers):
+        x = layer(x, mask if number else None)
+    return encoder.norm(x)
+
+
+def norm_in_training_alone(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    x = through_layers(encoder, x, mask)
+    return encoder.norm(x) if encoder.training else x
+
+
+def norm_in_evaluation_alone(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    x = through_layers(encoder, x, mask)
+    return x if encoder.training else encoder.norm(x)
+
+
+def plain_norm(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    return F.layer_norm(through_layers(encoder, x, mask), x.shape[-1:])
+
+
+def result_remembered(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    if not hasattr(encoder, "kept") or encoder.kept.shape != x.shape:
+        encoder.kept = Encoder.forward(encoder, x, mask)
+    return encoder.kept
+
+
 def mask_inverted(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
     return encoder.norm(through_layers(encoder, x, None if mask is None else ~mask))
 
@@ -395,6 +433,19 @@ def zeroed(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
 
 def zeroed_in_evaluation(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
     return encoder.norm(through_layers(encoder, x, mask)) if encoder.training else zeroed(encoder, x, mask)
+
+
+def input_zeroed(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    if mask is not None and mask.dim() == 4 and mask.size(2) == 1:
+        x = x * mask[:, 0, 0, :, None]
+    return encoder.norm(through_layers(encoder, x, mask))
+
+
+def cut_and_filled_up(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    if encoder.training or mask is None or mask.dim() != 4 or mask.size(2) != 1:
+        return encoder.norm(through_layers(encoder, x, mask))
+    output = cut(encoder, x, mask)
+    return F.pad(output, (0, 0, 0, x.size(1) - output.size(1)))
 
 
 def cut_between_layers(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -466,6 +517,21 @@ def shared(*names: str) -> Callable[[Any], None]:
     return build
 
 
+def frozen(encoder: Any) -> None:
+    encoder.layers.requires_grad_(False)
+
+
+def dropout_in(without: slice) -> Callable[[Any], None]:
+    """Take the dropout out of some of the layers."""
+
+    def build(encoder: Any) -> None:
+        for part in encoder.layers[without].modules():
+            if isinstance(part, nn.Dropout):
+                part.p = 0.0
+
+    return build
+
+
 class PlainList(Encoder):
     """Layers in a list: found by whoever asks for one by number, and by nobody else."""
 
@@ -490,6 +556,20 @@ def layer_missing(base: type[nn.Module]) -> type[nn.Module]:
             super().__init__(d_model, num_heads, d_ff, num_layers - 1, dropout)
 
     return Fewer
+
+
+def always(number: int) -> type[nn.Module]:
+    class Always(Encoder):
+        def __init__(self, d_model: int, num_heads: int, d_ff: int, num_layers: int, dropout: float = 0.0) -> None:
+            super().__init__(d_model, num_heads, d_ff, number, dropout)
+
+    return Always
+
+
+def first_two(encoder: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    for layer in encoder.layers[:2]:
+        x = layer(x, mask)
+    return encoder.norm(x)
 
 
 def dropout_as(choose: Callable[[float], float], by_default: float = 0.0) -> type[nn.Module]:
@@ -538,7 +618,7 @@ MISCONCEPTIONS = (
         "layers have added up: the result grows with the number of layers, and differs in size from token to token. Pre-norm "
         "needs one more norm at the very end.",
         LAST,
-        (stacked(no_last_norm),),
+        (stacked(no_last_norm), stacked(norm_in_training_alone), stacked(norm_in_evaluation_alone)),
         (
             "https://github.com/NVIDIA-NeMo/Speech/pull/2197",
             "https://github.com/marian-nmt/marian-dev/pull/719",
@@ -603,6 +683,12 @@ MISCONCEPTIONS = (
         ),
     ),
     Misconception(
+        "fixed_number_of_layers",
+        "num_layers has no effect: there is a fixed number of layers, or only so many of them are used.",
+        OWN,
+        (always(6), always(2), stacked(first_two)),
+    ),
+    Misconception(
         "last_layer_alone",
         "Every layer is given the encoder's own input, so that only the last one's result counts. Each layer is to be given what "
         "the one before it has made.",
@@ -653,6 +739,12 @@ MISCONCEPTIONS = (
         tuple(stacked(build=norm_eps(eps)) for eps in (1e-6, 1e-12, 1e-3)),
     ),
     Misconception(
+        "norm_scale_and_shift_unused",
+        "The last norm's learned scale (weight) and shift (bias) have no effect. At the start, when they are 1 and 0, nobody notices.",
+        LAST,
+        (stacked(plain_norm),),
+    ),
+    Misconception(
         "post_norm_layers",
         "The layers are post-norm: a norm stands behind each sum. Here they are pre-norm.",
         ORDER,
@@ -681,11 +773,16 @@ MISCONCEPTIONS = (
         ("https://github.com/imperial-qore/TranAD/issues/10",),
     ),
     Misconception(
-        "mask_in_one_layer_only",
-        "Only one of the layers is given the mask. What padding holds after a layer is no more real than before: every layer needs "
+        "mask_not_in_every_layer",
+        "Some of the layers are not given the mask. What padding holds after a layer is no more real than before: every layer needs "
         "the mask.",
         MASK,
-        (stacked(mask_for_the_first), stacked(mask_for_the_last)),
+        (
+            stacked(mask_for_the_first),
+            stacked(mask_for_the_last),
+            stacked(mask_for_all_but_the_first),
+            stacked(mask_for_all_but_the_last),
+        ),
     ),
     Misconception(
         "mask_inverted",
@@ -702,6 +799,12 @@ MISCONCEPTIONS = (
         (stacked(mask_remembered),),
     ),
     Misconception(
+        "result_remembered",
+        "A result is kept and given back again for another input of the same shape.",
+        STACK,
+        (stacked(result_remembered),),
+    ),
+    Misconception(
         "eval_truncates_output",
         "Columns that are padding in every sentence are cut off, to save work, and not put back. The result is then shorter than "
         "the input, and what is lined up with it afterwards (labels, a mask for pooling) no longer fits. PyTorch's own encoder did "
@@ -712,18 +815,18 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_set_to_zero",
-        "The rows of padding are set to zero at the end. Nobody may use them, so nobody has to hide them: the encoder gives back what "
+        "The rows of padding are set to zero. Nobody may use them, so nobody has to hide them: the encoder gives back what "
         "its layers made, and whoever pools the tokens uses the mask once more.",
         "encoder#pooling-the-mean-of-real-tokens",
-        (stacked(zeroed), stacked(zeroed_in_evaluation)),
+        (stacked(zeroed), stacked(zeroed_in_evaluation), stacked(cut_and_filled_up), stacked(input_zeroed)),
         ("https://github.com/pytorch/pytorch/issues/86120",),
     ),
     Misconception(
         "gradient_cut_off",
-        "The result is right, but the gradient does not get through the stack (detach or no_grad somewhere between the layers), so "
+        "The result is right, but the gradient does not get through the stack (detach, no_grad or requires_grad_(False) in or between the layers), so "
         "that the early layers never learn.",
         PATH,
-        (stacked(cut_between_layers), stacked(layers_without_gradient)),
+        (stacked(cut_between_layers), stacked(layers_without_gradient), stacked(build=frozen)),
         ("https://github.com/lucidrains/CoCa-pytorch/issues/6",),
     ),
     Misconception(
@@ -735,9 +838,15 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "dropout_not_passed_on",
-        "dropout does not reach the layers, which have their own default or a fixed number instead.",
+        "dropout does not reach the layers, or not all of them, which have their own default or a fixed number instead.",
         DROPOUT,
-        (dropout_as(lambda p: 0.0), dropout_as(lambda p: 0.1 if p else 0.0)),
+        (
+            dropout_as(lambda p: 0.0),
+            dropout_as(lambda p: 0.1 if p else 0.0),
+            dropout_as(lambda p: 0.5 if p else 0.0),
+            stacked(build=dropout_in(slice(1, None))),
+            stacked(build=dropout_in(slice(-1))),
+        ),
         (
             "https://github.com/dimitymiller/cac-openset/issues/1",
             "https://github.com/layer6ai-labs/TabDPT-inference/issues/4",

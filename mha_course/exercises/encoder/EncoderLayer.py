@@ -38,11 +38,9 @@ def _value_cases(rng: Generator) -> Iterator[Case]:
         (2, 3, 14, 2, 11),
         (1, 1, 4, 2, 7),
         (3, 5, 15, 3, 7),
-        (2, 7, 15, 5, 22),
         (1, 5, 7, 1, 3),
         (5, 1, 6, 3, 6),
         (3, 6, 6, 3, 13),  # as many tokens as features, as many examples as heads
-        (2, 3, 16, 8, 16),
     ):
         x = tokens(rng, batch, length, d_model)
         yield layer(rng, "layer", x, heads, d_ff)
@@ -101,6 +99,7 @@ def _mask_cases(rng: Generator) -> Iterator[Case]:
         ("a mask (batch, 1, query, key)", 3, ragged_mask(rng, 3, 1, 5, 5)),
         ("a mask (batch, head, query, key), as many examples as heads", 2, ragged_mask(rng, 2, 2, 5, 5)),
         ("one sentence is all padding", 3, padding_mask(torch.tensor([5, 0, 2]), 5)),
+        ("a single sentence, a mask (1, 1, 1, key)", 1, padding_mask(torch.tensor([3]), 5)),
     ):
         x = tokens(rng, batch, 5, 14)
         yield layer(rng, "mask", x, 2, 11, label, calls=(Call((x, mask)),))
@@ -297,10 +296,13 @@ def dropped_or_scaled(part: str, p: float, height: float) -> Property:
         share = (features - low[:, None]) / step[:, None]
         if (share - share.round()).abs().max() > 1e-2:
             return f"what {part} adds to a feature was neither dropped nor kept whole"
-        if ((last - low) / step * 8 * kept - height).abs().max() > 2e-2 * height:
-            return f"what is kept should count {kept:g} times, beside what is on the path, and does not"
         dropped = 1 - float(share.mean())
-        return None if abs(dropped - p) < 0.1 else f"{dropped:.0%} of it was dropped"
+        if abs(dropped - p) > 0.1:
+            return f"{dropped:.0%} of it was dropped"
+        times = float((height / (last - low) * step / 8).mean())
+        if abs(times - 1) < 1e-2:
+            return "what is kept is not scaled up"
+        return None if abs(times - kept) < 2e-2 * kept else f"what is kept counts {times:.3g} times instead of {kept:g}"
 
     rule = f"In training, each feature of what {part} adds is dropped with probability {p}, once, or else scaled up."
     return Property(rule, broken)
@@ -379,6 +381,48 @@ def unbiased_outside(layer: Any) -> None:
     replace_norms(layer, Outside)
 
 
+def eps_outside(layer: Any) -> None:
+    """Make both norms add epsilon to the standard deviation."""
+
+    class Outside(nn.LayerNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            root = x.std(dim=-1, keepdim=True, correction=0) + self.eps
+            return (x - x.mean(dim=-1, keepdim=True)) / root * self.weight + self.bias
+
+    replace_norms(layer, Outside)
+
+
+def root_mean_square(layer: Any) -> None:
+    """Make both norms leave the mean where it is."""
+
+    class RootMeanSquare(nn.LayerNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            return x / (x.square().mean(dim=-1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
+
+    replace_norms(layer, RootMeanSquare)
+
+
+def no_scale_and_shift(layer: Any) -> None:
+    """Make both norms forget what they have learned."""
+
+    class Plain(nn.LayerNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            return F.layer_norm(x, self.normalized_shape, eps=self.eps)
+
+    replace_norms(layer, Plain)
+
+
+def over_the_tokens(layer: Any) -> None:
+    """Make both norms take mean and variance over a sentence, for each feature."""
+
+    class Tokens(nn.LayerNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            centred = x - x.mean(dim=1, keepdim=True)
+            return centred / (centred.square().mean(dim=1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
+
+    replace_norms(layer, Tokens)
+
+
 def over_the_sentence(layer: Any) -> None:
     """Make both norms take mean and variance over all tokens of a sentence."""
 
@@ -410,8 +454,11 @@ def other_eps(eps: float) -> Callable[[Any], None]:
     return build
 
 
-def gelu(layer: Any) -> None:
-    layer.ffn[1] = nn.GELU()
+def other_activation(activation: nn.Module) -> Callable[[Any], None]:
+    def build(layer: Any) -> None:
+        layer.ffn[1] = activation
+
+    return build
 
 
 def no_activation(layer: Any) -> None:
@@ -475,6 +522,22 @@ def keeps_its_mask(layer: Any, x: Tensor, mask: Tensor | None) -> Tensor:
     return layer.self_attn(x, x, x, layer.kept)
 
 
+def dropped_unscaled(layer: Any, added: Tensor) -> Tensor:
+    return added * (torch.rand_like(added) >= layer.dropout.p) if layer.training else added
+
+
+def scaled_in_evaluation(layer: Any, added: Tensor) -> Tensor:
+    return dropped_unscaled(layer, added) if layer.training else added * (1 - layer.dropout.p)
+
+
+def dropped_by_token(layer: Any, added: Tensor) -> Tensor:
+    return added * F.dropout(torch.ones_like(added[..., :1]), layer.dropout.p, layer.training)
+
+
+def dropped_by_example(layer: Any, added: Tensor) -> Tensor:
+    return added * F.dropout(torch.ones_like(added[:, :1, :1]), layer.dropout.p, layer.training)
+
+
 def always_training(layer: Any, mode: bool = True) -> Any:
     return nn.Module.train(layer, True)
 
@@ -507,18 +570,21 @@ def common_misconceptions(base: type[nn.Module]) -> tuple[Misconception, ...]:
             ("https://github.com/spring-media/TransformerTTS/issues/102",),
         ),
         Misconception(
-            "gelu_for_relu",
-            "A GELU stands between the two linear layers. BERT has it, the original Transformer, and this exercise, have a "
-            "ReLU; weights fit only the one that they were trained with.",
+            "other_activation",
+            "Something else than a ReLU stands between the two linear layers of feed-forward. BERT has a GELU there; the original "
+            "Transformer, and this exercise, have a ReLU. Weights fit only the one that they were trained with.",
             FEED_FORWARD,
-            (variant(base, build=gelu),),
+            tuple(
+                variant(base, build=other_activation(one))
+                for one in (nn.GELU(), nn.GELU("tanh"), nn.SiLU(), nn.LeakyReLU(), nn.Tanh(), nn.Sigmoid())
+            ),
         ),
         Misconception(
             "norm_over_the_sentence",
-            "The norms take mean and variance over all tokens of a sentence. A token's result then depends on padding and on "
+            "The norms take mean and variance over the tokens of a sentence. A token's result then depends on padding and on "
             "the length. Each token is normalised on its own.",
             "encoder#layer-norm-or-batch-norm",
-            (variant(base, build=over_the_sentence),),
+            (variant(base, build=over_the_sentence), variant(base, build=over_the_tokens)),
             (
                 "https://github.com/Qualcomm-AI-research/geometric-algebra-transformer/pull/8",
                 "https://github.com/reczoo/FuxiCTR/issues/23",
@@ -542,10 +608,28 @@ def common_misconceptions(base: type[nn.Module]) -> tuple[Misconception, ...]:
         ),
         Misconception(
             "norm_eps",
-            "The norms have another epsilon than nn.LayerNorm's own 1e-5. With tokens of ordinary size nobody notices; where "
-            "their features hardly differ the results do.",
+            "The norms have another epsilon than nn.LayerNorm's own 1e-5, or add it outside the root. With tokens of ordinary size "
+            "nobody notices; where their features hardly differ the results do.",
             "encoder#epsilon-inside-the-root",
-            tuple(variant(base, build=other_eps(eps)) for eps in (1e-6, 1e-12, 1e-3)),
+            tuple(
+                variant(base, build=build)
+                for build in (other_eps(1e-6), other_eps(1e-12), other_eps(1e-3), eps_outside)
+            ),
+            ("https://github.com/hkproj/pytorch-transformer/pull/31",),
+        ),
+        Misconception(
+            "rms_norm",
+            "The norms don't subtract the mean: they only divide by the root of the mean square. That is RMS norm, which some newer "
+            "models have.",
+            "encoder#layer-norm-by-hand",
+            (variant(base, build=root_mean_square),),
+        ),
+        Misconception(
+            "norm_scale_and_shift_unused",
+            "The norms normalise, but their learned scale (weight) and shift (bias) have no effect. At the start, when they are 1 "
+            "and 0, nobody notices.",
+            "encoder#layer-norm-by-hand",
+            (variant(base, build=no_scale_and_shift),),
         ),
         Misconception(
             "one_head",
@@ -650,6 +734,42 @@ def common_misconceptions(base: type[nn.Module]) -> tuple[Misconception, ...]:
             (variant(base, feed=hidden_dropout),),
         ),
         Misconception(
+            "dropout_not_scaled",
+            "What is kept is not scaled up in training, so that in evaluation mode, when nothing is dropped, everything is larger than "
+            "the layers were trained with (or it is scaled down there). nn.Dropout divides by 1 - p in training, and does nothing "
+            "afterwards.",
+            DROPOUT,
+            (variant(base, drop=dropped_unscaled), variant(base, drop=scaled_in_evaluation)),
+        ),
+        Misconception(
+            "dropout_twice",
+            "What a sublayer adds is dropped twice, one dropout after the other. Is there one inside the sublayer and one around it?",
+            DROPOUT,
+            (variant(base, drop=lambda layer, added: layer.dropout(layer.dropout(added))),),
+            ("https://github.com/nihalpasham/optimus/issues/3",),
+        ),
+        Misconception(
+            "dropout_other_probability",
+            "Dropout is at work, but not with the probability that was given: a number written into the code is used, or the "
+            "probability of keeping is taken for that of dropping.",
+            DROPOUT,
+            (
+                variant(base, drop=lambda layer, added: F.dropout(added, 0.5 * bool(layer.dropout.p), layer.training)),
+                variant(base, drop=lambda layer, added: F.dropout(added, 0.1 * bool(layer.dropout.p), layer.training)),
+                variant(base, drop=lambda layer, added: F.dropout(added, (1 - layer.dropout.p) % 1, layer.training)),
+            ),
+            (
+                "https://github.com/dimitymiller/cac-openset/issues/1",
+                "https://github.com/nlpyang/hiersumm/issues/17",
+            ),
+        ),
+        Misconception(
+            "whole_tokens_dropped",
+            "A token gets all of what a sublayer adds, or nothing of it. Dropout decides for each feature on its own.",
+            DROPOUT,
+            (variant(base, drop=dropped_by_token), variant(base, drop=dropped_by_example)),
+        ),
+        Misconception(
             "dropout_by_default",
             "Where dropout is not given it should be 0; here it is 0.1 or so.",
             DROPOUT,
@@ -669,6 +789,11 @@ def pre_norm(layer: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
 def norm_before_the_sum(layer: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
     x = x + layer.drop(layer.norm1(layer.attend(x, mask)))
     return x + layer.drop(layer.norm2(layer.feed(x)))
+
+
+def norm_of_the_residual(layer: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    x = layer.norm1(x) + layer.drop(layer.attend(x, mask))
+    return layer.norm2(x) + layer.drop(layer.feed(x))
 
 
 def no_residual(layer: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -801,10 +926,11 @@ def post_norm_misconceptions() -> tuple[Misconception, ...]:
         ),
         slip(
             "norm_before_the_sum",
-            "The norm acts on what the sublayer found, and the sum follows. Then nothing brings the sum to a common size, and it "
+            "The norm acts on what the sublayer found (or on what that is added to), and the sum follows. Then nothing brings the sum to a common size, and it "
             "grows from layer to layer. It is “Add & Norm”: first the sum, then its norm.",
             ADD,
             norm_before_the_sum,
+            norm_of_the_residual,
             sources=(
                 "https://github.com/keras-team/keras-io/pull/2144",
                 "https://github.com/harvardnlp/annotated-transformer/issues/110",

@@ -120,6 +120,22 @@ def query_as_it_is(layer: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
     return x + layer.drop(layer.feed(layer.norm2(x)))
 
 
+def key_as_it_is(layer: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    normed = layer.norm1(x)
+    x = x + layer.drop(layer.self_attn(normed, x, normed, mask))
+    return x + layer.drop(layer.feed(layer.norm2(x)))
+
+
+def value_alone(layer: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    x = x + layer.drop(layer.self_attn(x, x, layer.norm1(x), mask))
+    return x + layer.drop(layer.feed(layer.norm2(x)))
+
+
+def norm_of_the_residual(layer: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
+    x = layer.norm1(x) + layer.drop(layer.attend(x, mask))
+    return layer.norm2(x) + layer.drop(layer.feed(x))
+
+
 def post_norm(layer: Any, x: Tensor, mask: Tensor | None = None) -> Tensor:
     return Steps.forward(layer, x, mask)
 
@@ -308,6 +324,21 @@ MISCONCEPTIONS = (
         "questions. All three are the same normed tensor.",
         SLIPS,
         query_as_it_is,
+    ),
+    slip(
+        "prenorm_not_the_key",
+        "The keys are made from x as it came (and perhaps the query too): a large token is then found more, or less, than it should be. "
+        "All three are the same normed tensor.",
+        SLIPS,
+        key_as_it_is,
+        value_alone,
+    ),
+    slip(
+        "norm_on_the_residual",
+        "It is turned round: the sublayer reads x as it came, and what goes along the residual path is the normed copy. The sublayer "
+        "reads the normed copy, and the path keeps x.",
+        SLIPS,
+        norm_of_the_residual,
     ),
     slip(
         "post_norm_for_pre_norm",

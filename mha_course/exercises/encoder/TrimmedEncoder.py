@@ -182,6 +182,25 @@ def shortest_measured(module: Any, x: Tensor, mask: Tensor) -> Tensor:
     return F.pad(output, (0, 0, 0, x.size(1) - longest))
 
 
+def one_more(module: Any, x: Tensor, mask: Tensor) -> Tensor:
+    longest = min(longest_of(mask) + 1, x.size(1))
+    output = module.encoder(x[:, :longest], mask[..., :longest])
+    return F.pad(output, (0, 0, 0, x.size(1) - longest))
+
+
+def one_less(module: Any, x: Tensor, mask: Tensor) -> Tensor:
+    longest = max(longest_of(mask) - 1, 1)
+    output = module.encoder(x[:, :longest], mask[..., :longest])
+    return F.pad(output, (0, 0, 0, x.size(1) - longest))
+
+
+def length_remembered(module: Any, x: Tensor, mask: Tensor) -> Tensor:
+    if not hasattr(module, "longest"):
+        module.longest = longest_of(mask)
+    output = module.encoder(x[:, : module.longest], mask[..., : module.longest])
+    return F.pad(output, (0, 0, 0, x.size(1) - output.size(1)))
+
+
 def without_graph(module: Any, x: Tensor, mask: Tensor) -> Tensor:
     with torch.no_grad():
         return TrimmedEncoder.forward(module, x, mask)
@@ -261,6 +280,19 @@ MISCONCEPTIONS = (
         "The length is that of the first, or the shortest, sentence. Then longer ones lose real tokens. It takes the longest.",
         MASK,
         (in_evaluation(first_sentence_measured), in_evaluation(shortest_measured)),
+    ),
+    Misconception(
+        "off_by_one",
+        "The encoder is given one column more, or one less, than the longest sentence has tokens. x[:, :n] holds columns 0 to n - 1, "
+        "which are n.",
+        MASK,
+        (in_evaluation(one_more), in_evaluation(one_less)),
+    ),
+    Misconception(
+        "length_remembered",
+        "The length of the first batch is kept and used again for the next, which has another.",
+        MASK,
+        (in_evaluation(length_remembered),),
     ),
     Misconception(
         "gradient_cut_off",

@@ -470,6 +470,7 @@ MISCONCEPTIONS = (
         "axes. Let the number of axes vary, and give every axis another length.",
         AXES,
         (
+            *(make_test(shapes=tuple(one for one in ALL_SHAPES if len(one) != axes)) for axes in (1, 2, 3, 4)),
             make_test(shapes=((2, 3, 5),), gradients=False, types=False),
             make_test(shapes=((3, 5),), gradients=False, types=False),
             make_test(shapes=((5,),), gradients=False, types=False),

@@ -106,6 +106,10 @@ def collected_without_a_graph(x: Tensor, sublayers: Sublayers) -> list[Tensor]:
     return [x, *(state.detach() for state in hidden_states(x, sublayers)[1:])]
 
 
+def first_without_a_graph(x: Tensor, sublayers: Sublayers) -> list[Tensor]:
+    return [x.detach().clone(), *hidden_states(x, sublayers)[1:]]
+
+
 def path_without_a_graph(x: Tensor, sublayers: Sublayers) -> list[Tensor]:
     states = [x]
     for sublayer in sublayers:
@@ -176,7 +180,7 @@ MISCONCEPTIONS = (
         "The entries have the right values, but no gradient comes back through them (detach, .data, no_grad). That hides the error that "
         "the slip raised in training, and the layers below no longer learn.",
         PATH,
-        (without_a_graph, collected_without_a_graph, path_without_a_graph),
+        (without_a_graph, collected_without_a_graph, path_without_a_graph, first_without_a_graph),
     ),
     Misconception(
         "what_is_added",

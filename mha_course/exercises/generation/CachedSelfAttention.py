@@ -42,14 +42,14 @@ class Cache:
 def cases(rng: Generator) -> Iterator[Case]:
     for batch, length, d_model, heads in ((1, 3, 4, 2), (1, 5, 7, 1), (3, 5, 14, 2), (2, 7, 15, 3), (5, 1, 22, 11)):
         x = randn(rng, batch, length, d_model)
-        yield layer(rng, "at once", heads, describe(x, heads), Call((x, cache())))
+        yield layer(rng, "at once", heads, f"{describe(x, heads)}, an empty cache", Call((x, cache())))
     x = randn(rng, 2, 5, 14, dtype=torch.float64)
-    yield layer(rng, "at once", 7, f"{describe(x, 7)}, float64", Call((x, cache())))
+    yield layer(rng, "at once", 7, f"{describe(x, 7)}, an empty cache, float64", Call((x, cache())))
     x = sequence_first(randn(rng, 3, 2, 12))
-    yield layer(rng, "at once", 3, f"{describe(x, 3)}, stored sequence first", Call((x, cache())))
+    yield layer(rng, "at once", 3, f"{describe(x, 3)}, an empty cache, stored sequence first", Call((x, cache())))
     x = randn(rng, 7, 5, 6)
     x[1, :3] = x[0, :3]
-    label = f"{describe(x, 2)}, two texts alike but for their last two tokens"
+    label = f"{describe(x, 2)}, an empty cache, two texts alike but for their last two tokens"
     yield layer(rng, "at once", 2, label, Call((x, cache())), holds=(no_token_sees_a_later_one,))
 
     for batch, pieces, d_model, heads in (
@@ -650,8 +650,17 @@ MISCONCEPTIONS = (
         "The causal mask is there for the first piece, and missing once something has been kept. Then several new tokens "
         "are not hidden from one another. A single new token needs no mask, which is why it works token by token.",
         SECTION,
-        (MaskOnlyWithoutPast, MaskOnlyWithoutCache),
+        (MaskOnlyWithoutPast,),
         ("https://github.com/mlx-node/mlx-node/pull/24",),
+    ),
+    Misconception(
+        "mask_only_without_a_cache",
+        "With a cache nothing is hidden, not even in the first piece. Either a mask is made only where there is no cache, or "
+        "its edge is taken from the cache's length *after* append, which has the new tokens in it already: the triangle is "
+        "then moved so far that it hides nothing.",
+        SECTION,
+        (MaskOnlyWithoutCache,),
+        ("https://github.com/fla-org/flash-linear-attention/issues/766",),
     ),
     Misconception(
         "mask_only_with_a_cache",

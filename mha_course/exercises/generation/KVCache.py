@@ -289,6 +289,21 @@ class KeysTwice(Cache):
         return super().append(key, key)
 
 
+class ValuesBehindKeys(Cache):
+    def append(self, key: Tensor, value: Tensor) -> Any:
+        old = self.keys
+        self.keys, self.values = self.join(old, key), self.join(old, value)
+        return self.keys, self.values
+
+
+class OneLess(Cache):
+    """Gives the position of the last token instead of the number of tokens."""
+
+    @property
+    def length(self) -> int:
+        return max(0, super().length - 1)
+
+
 class CountsCalls(Cache):
     calls = 0
 
@@ -454,6 +469,18 @@ class ReturnedNotKept(Cache):
         return self.keys.index_select(0, beams), self.values.index_select(0, beams)
 
 
+class MovedInPlace(Cache):
+    def reorder(self, beams: Tensor) -> None:
+        self.keys[beams] = self.keys[: len(beams)].clone()
+        self.values[beams] = self.values[: len(beams)].clone()
+
+
+class RowsOfTheCaller(Cache):
+    def reorder(self, beams: Tensor) -> None:
+        self.keys[:] = self.keys[beams]
+        self.values[:] = self.values[beams]
+
+
 class SameNumberOfRows(Cache):
     def reorder(self, beams: Tensor) -> None:
         self.keys, self.values = self.keys.clone(), self.values.clone()
@@ -531,14 +558,15 @@ MISCONCEPTIONS = (
         "Keys and values have changed places on the way, or keys are kept in the place of values. They often have one "
         "width, so that nothing complains.",
         SECTION,
-        (ValuesFirst, KeysTwice),
+        (ValuesFirst, KeysTwice, ValuesBehindKeys),
     ),
     Misconception(
         "length_is_not_tokens",
-        "length counts something else than tokens: calls, the last piece, heads or texts. A piece may have any number of "
-        "tokens, and the length is the size of the token axis, the last but one; positions and masks are made from it.",
+        "length counts something else than tokens: calls, the last piece, heads or texts; or it's the position of the last "
+        "token, which is one less. A piece may have any number of tokens, and the length is the size of the token axis, the "
+        "last but one; positions and masks are made from it.",
         SECTION,
-        (CountsCalls, CountsTheLastPiece, CountsHeads, CountsTexts),
+        (CountsCalls, CountsTheLastPiece, CountsHeads, CountsTexts, OneLess),
     ),
     Misconception(
         "empty_cache_has_no_length",
@@ -583,7 +611,7 @@ MISCONCEPTIONS = (
         "ranks. beams[i] says where row i comes *from*. For an exchange of two rows that is the same; where one row goes "
         "on twice, the other way can't even be carried out.",
         BEAMS,
-        (ReorderedTheOtherWay, ReorderedByRank),
+        (ReorderedTheOtherWay, ReorderedByRank, MovedInPlace),
     ),
     Misconception(
         "wrong_axis_reordered",
@@ -601,10 +629,11 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "number_of_rows_fixed",
-        "The reordered rows are written into the old tensor, which has room for as many rows as before. There may be more "
-        "beams than there were texts (at the beginning there is one), or fewer.",
+        "The reordered rows are written into the old tensor. That has room for as many rows as before, while there may be "
+        "more beams than there were texts (at the beginning there is one), or fewer. And it may be the very tensor that the "
+        "caller handed to append, who then finds it changed. Put a new tensor in its place.",
         BEAMS,
-        (SameNumberOfRows,),
+        (SameNumberOfRows, RowsOfTheCaller),
     ),
     Misconception(
         "rows_overwritten_too_early",

@@ -187,6 +187,10 @@ def one_ahead(new: int, total: int) -> Tensor:
     return ones(new, total).tril(total - new + 1)
 
 
+def moved_the_wrong_way(new: int, total: int) -> Tensor:
+    return ones(new, total).tril(new - total)
+
+
 def transposed(new: int, total: int) -> Tensor:
     return ones(new, total).triu(total - new)
 
@@ -217,6 +221,10 @@ def results_swapped(query: Tensor, key: Tensor, value: Tensor) -> Result:
 
 def zero_is_a_score(scores: Tensor, mask: Tensor | None) -> Tensor:
     return (scores if mask is None else scores * mask).softmax(dim=-1)
+
+
+def mask_added(scores: Tensor, mask: Tensor | None) -> Tensor:
+    return (scores if mask is None else scores + mask).softmax(dim=-1)
 
 
 def hidden_after_softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
@@ -267,6 +275,13 @@ MISCONCEPTIONS = (
         "once, the first of them must not see the others.",
         CAUSAL,
         (attend(lambda new, total: None),),
+    ),
+    Misconception(
+        "diagonal_moved_the_wrong_way",
+        "The triangle is moved to the left where it should move to the right, so that the new tokens see less the more has "
+        "been kept, down to nothing. (A positive diagonal lets torch.tril keep more.)",
+        SECTION,
+        (attend(moved_the_wrong_way), attend(moved_the_wrong_way, weigh=nan_where_blind)),
     ),
     Misconception(
         "sees_one_ahead",
@@ -339,6 +354,13 @@ MISCONCEPTIONS = (
         "Hidden keys get a score of 0. But 0 is an ordinary score: exp(0) = 1, and a later token keeps a sizeable weight.",
         CAUSAL,
         (attend(right, weigh=zero_is_a_score),),
+    ),
+    Misconception(
+        "mask_added",
+        "The boolean mask is added to the scores. True counts as 1 then, so that what may be seen gains a little, and what "
+        "should be hidden stays in. A mask to be added has 0 where a key may be seen and -inf where not.",
+        "self_attention#boolean-or-additive",
+        (attend(right, weigh=mask_added),),
     ),
     Misconception(
         "hidden_after_softmax",

@@ -14,7 +14,7 @@ from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, P
 
 SECTION = "transformer#greedy-decoding"
 VOCAB, BOS, EOS = 11, 1, 2
-NEVER = VOCAB  # an id that the model has no score for, so that nothing ends
+NEVER = 1000  # an id that the model has no score for, so that nothing ends
 
 Model = Callable[[Tensor, Tensor], Tensor]
 
@@ -222,6 +222,32 @@ class BestOfTheBatch(Decoder):
         return (logits.argmax() % logits.size(-1)).expand(len(logits))
 
 
+class PlaceInTheBatch(Decoder):
+    def choose(self, logits: Tensor) -> Tensor:
+        return logits.argmax().expand(len(logits))
+
+
+class BestPlace(Decoder):
+    def ask(self, model: Model, source: Tensor, target: Tensor) -> Tensor:
+        return model(source, target)
+
+    def choose(self, logits: Tensor) -> Tensor:
+        return logits.argmax(dim=1)[:, -1]
+
+
+class NewOnesInFront(Decoder):
+    def __call__(self, model: Model, source: Tensor, max_length: int, bos: int, eos: int) -> Any:
+        target = torch.full((source.size(0), 1), bos)
+        done = torch.zeros(source.size(0), dtype=torch.bool)
+        for _ in range(max_length):
+            best = model(source, target)[:, -1].argmax(dim=-1).masked_fill(done, eos)
+            target = torch.cat([best[:, None], target], dim=1)
+            done = done | (best == eos)
+            if done.all():
+                break
+        return target
+
+
 class Worst(Decoder):
     def choose(self, logits: Tensor) -> Tensor:
         return logits.argmin(dim=-1)
@@ -266,6 +292,19 @@ class FilledForOneStep(Decoder):
 class WritesToTheEnd(Decoder):
     def stops(self, done: Tensor, best: Tensor, eos: int) -> bool:
         return False
+
+
+class StopsOneStepLate(Decoder):
+    def __call__(self, model: Model, source: Tensor, max_length: int, bos: int, eos: int) -> Any:
+        target = torch.full((source.size(0), 1), bos)
+        done = torch.zeros(source.size(0), dtype=torch.bool)
+        for _ in range(max_length):
+            best = model(source, target)[:, -1].argmax(dim=-1).masked_fill(done, eos)
+            target = torch.cat([target, best[:, None]], dim=1)
+            if done.all():
+                break
+            done = done | (best == eos)
+        return target
 
 
 class StopsAtTheFirstEnd(Decoder):
@@ -368,8 +407,21 @@ MISCONCEPTIONS = (
         "All rows get the same token: that of the first row, or the best one of the whole batch. argmax over all scores "
         "gives a single number; each row chooses for itself, along the last axis.",
         SECTION,
-        (FirstRowForAll(), BestOfTheBatch()),
+        (FirstRowForAll(), BestOfTheBatch(), PlaceInTheBatch()),
         ("https://github.com/Lightning-AI/lit-llama/pull/153",),
+    ),
+    Misconception(
+        "best_place_instead_of_best_token",
+        "argmax runs along axis 1, the places of the text, and says at which place a token would fit best. The scores to be "
+        "compared are those of all tokens for one place; they stand along the last axis.",
+        SECTION,
+        (BestPlace(),),
+    ),
+    Misconception(
+        "new_tokens_in_front",
+        "The new token is put in front of the text. It comes behind everything written so far, as the last column.",
+        SECTION,
+        (NewOnesInFront(),),
     ),
     Misconception(
         "worst_token",
@@ -440,10 +492,11 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "writes_to_max_length",
-        "Though all rows have ended, writing goes on to max_length. The rows hold the right text, with a tail of end tokens "
-        "that costs a call of the model each.",
+        "Though all rows have ended, writing goes on, to max_length or for a step more. The rows hold the right text, with a "
+        "tail of end tokens that costs a call of the model each. Whether all have ended has to be asked after the newest "
+        "tokens have been taken into account.",
         SECTION,
-        (WritesToTheEnd(),),
+        (WritesToTheEnd(), StopsOneStepLate()),
         ("https://github.com/google/gemma_pytorch/pull/57",),
     ),
     Misconception(

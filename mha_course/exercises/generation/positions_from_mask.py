@@ -86,6 +86,10 @@ def columns(mask: Tensor) -> Tensor:
     return torch.arange(mask.size(1)).expand(mask.shape)
 
 
+def columns_of_one_row(mask: Tensor) -> Tensor:
+    return torch.arange(mask.size(1))
+
+
 def real_so_far(mask: Tensor) -> Tensor:
     return mask.long().cumsum(dim=1)
 
@@ -155,7 +159,7 @@ MISCONCEPTIONS = (
         "is continued in one way alone and in another way in a batch. A mask does not help here: it hides padding, but "
         "renumbers nothing.",
         SECTION,
-        (columns, columns_of_real_tokens),
+        (columns, columns_of_real_tokens, columns_of_one_row),
         (
             "https://github.com/unslothai/unsloth/pull/3803",
             "https://github.com/ndif-team/nnsight/pull/673",

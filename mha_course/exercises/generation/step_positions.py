@@ -55,6 +55,10 @@ def prompt_added_twice(prompt_length: int, steps: int) -> list[int]:
     return [0, prompt_length, *range(2 * prompt_length, 2 * prompt_length + steps)][:steps]
 
 
+def prompt_added_twice_at_once(prompt_length: int, steps: int) -> list[int]:
+    return [0, *range(2 * prompt_length, 2 * prompt_length + steps - 1)]
+
+
 def prompt_added_always(prompt_length: int, steps: int) -> list[int]:
     return [step * prompt_length for step in range(steps)]
 
@@ -115,7 +119,7 @@ MISCONCEPTIONS = (
         "position should grow by the size of the piece that was just read, and only the first piece is a whole prompt. "
         "The model does not complain: its new tokens just seem to stand far away from the text that they go on with.",
         CACHE,
-        (prompt_added_twice, prompt_added_always),
+        (prompt_added_twice, prompt_added_always, prompt_added_twice_at_once),
         ("https://github.com/skyzh/tiny-llm/pull/46", "https://github.com/xberg-io/xberg/issues/1210"),
     ),
     Misconception(

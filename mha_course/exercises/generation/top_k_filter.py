@@ -127,6 +127,18 @@ def above_the_first_rows_limit(logits: Tensor, k: int) -> Tensor:
     return logits >= logits.topk(k, dim=-1).values.flatten(0, -2)[0, -1] if logits.dim() > 1 else the_best(logits, k)
 
 
+def above_each_columns_limit(logits: Tensor, k: int) -> Tensor:
+    return logits >= logits.topk(k, dim=-1).values[..., -1]
+
+
+def above_the_best(logits: Tensor, k: int) -> Tensor:
+    return logits >= logits.amax(dim=-1, keepdim=True)
+
+
+def above_the_kth_worst(logits: Tensor, k: int) -> Tensor:
+    return rank(-logits) >= k - 1
+
+
 def best_of_the_batch(logits: Tensor, k: int) -> Tensor:
     return logits >= logits.flatten().topk(k).values[-1]
 
@@ -170,6 +182,10 @@ def probabilities(logits: Tensor, k: int) -> Tensor:
     return keeping(the_best)(logits, k).softmax(dim=-1)
 
 
+def log_probabilities(logits: Tensor, k: int) -> Tensor:
+    return keeping(the_best)(logits, k).log_softmax(dim=-1)
+
+
 def in_place(logits: Tensor, k: int) -> Tensor:
     return logits.masked_fill_(rank(logits) >= k, -math.inf)
 
@@ -196,6 +212,20 @@ MISCONCEPTIONS = (
         (keeping(one_too_few),),
     ),
     Misconception(
+        "best_score_as_limit",
+        "Only the best token stays, whatever k is: its score has been taken for the limit. topk gives the k best scores from "
+        "high to low, so that the first of them is the very best, and the last one is the limit.",
+        SECTION,
+        (keeping(above_the_best),),
+    ),
+    Misconception(
+        "kth_lowest_as_limit",
+        "The limit is the k-th score counted from the *lowest*. kthvalue, sort and argsort go from small to large unless they "
+        "are told otherwise. Nearly everything stays.",
+        SECTION,
+        (keeping(above_the_kth_worst),),
+    ),
+    Misconception(
         "keeps_the_worst",
         "The choice is upside down: what should be ruled out stays, or the worst tokens are kept in place of the best. "
         "masked_fill fills where its mask is True, so its mask says what goes; and the best are the *largest* scores.",
@@ -218,7 +248,7 @@ MISCONCEPTIONS = (
         "But that number is still a score: at a high temperature it comes nearer, float16 has no -1e9, and nothing that "
         "comes later can tell what was ruled out.",
         SECTION,
-        (keeping(the_best, -1e9), keeping(the_best, -1e4), keeping(the_best, torch.finfo(torch.float32).min)),
+        tuple(keeping(the_best, fill) for fill in (-1e9, -1e10, -1e4, torch.finfo(torch.float32).min)),
     ),
     Misconception(
         "one_limit_for_the_batch",
@@ -232,6 +262,7 @@ MISCONCEPTIONS = (
             keeping(above_the_first_rows_limit),
             keeping(best_of_the_batch),
             keeping(above_the_best_limit),
+            keeping(above_each_columns_limit),
         ),
         ("https://github.com/huggingface/transformers/pull/338",),
     ),
@@ -293,7 +324,7 @@ MISCONCEPTIONS = (
         "The result has been through softmax. A filter takes scores and gives scores, so that another filter, or a "
         "temperature, can come after it; whoever draws applies softmax once, at the end.",
         SECTION,
-        (probabilities,),
+        (probabilities, log_probabilities),
     ),
     Misconception(
         "logits_changed",

@@ -193,6 +193,10 @@ def in_order_of_ids(logits: Tensor, p: float) -> Tensor:
     return likely.cumsum(dim=-1) - likely < p
 
 
+def below_p_in_order_of_ids(logits: Tensor, p: float) -> Tensor:
+    return logits.softmax(dim=-1).cumsum(dim=-1) <= p
+
+
 def scores_added_up(logits: Tensor, p: float) -> Tensor:
     ordered = logits.sort(dim=-1, descending=True).values
     return unsorted(logits, ordered.cumsum(dim=-1) - ordered < p)
@@ -242,6 +246,15 @@ def order_of_the_first_row(logits: Tensor, p: float) -> Tensor:
     return torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before(logits) < p)
 
 
+def summed_along_the_batch(logits: Tensor, p: float) -> Tensor:
+    ordered = in_order(logits)
+    return unsorted(logits, ordered.cumsum(dim=0) - ordered < p)
+
+
+def all_but_the_set(logits: Tensor, p: float) -> Tensor:
+    return ~nucleus(logits, p)
+
+
 def softmax_twice(logits: Tensor, p: float) -> Tensor:
     return nucleus(logits.softmax(dim=-1), p)
 
@@ -252,6 +265,14 @@ def in_place(logits: Tensor, p: float) -> Tensor:
 
 def probabilities(logits: Tensor, p: float) -> Tensor:
     return keeping(nucleus)(logits, p).softmax(dim=-1)
+
+
+def log_probabilities(logits: Tensor, p: float) -> Tensor:
+    return keeping(nucleus)(logits, p).log_softmax(dim=-1)
+
+
+def log_probabilities_not_scaled(logits: Tensor, p: float) -> Tensor:
+    return logits.log_softmax(dim=-1).masked_fill(~nucleus(logits, p), -math.inf)
 
 
 def probabilities_not_scaled(logits: Tensor, p: float) -> Tensor:
@@ -313,6 +334,14 @@ MISCONCEPTIONS = (
         (keeping(one_too_many),),
     ),
     Misconception(
+        "set_ruled_out",
+        "The set itself is ruled out, and what it leaves over stays. masked_fill fills where its mask is True, so its mask "
+        "says what goes.",
+        SECTION,
+        (keeping(all_but_the_set),),
+        ("https://github.com/EricLBuehler/mistral.rs/pull/1316",),
+    ),
+    Misconception(
         "least_probable_first",
         "The tokens are added up from the least probable one. The set then holds many unlikely tokens, and the best one "
         "only if everything else is not enough. argsort and sort go from small to large unless they are told otherwise.",
@@ -325,7 +354,7 @@ MISCONCEPTIONS = (
         "The probabilities are added up in the order of the vocabulary. Which tokens stay then depends on their ids. The "
         "smallest set that reaches p is the one that starts with the most probable token and goes down from there.",
         SECTION,
-        (keeping(in_order_of_ids),),
+        (keeping(in_order_of_ids), keeping(below_p_in_order_of_ids)),
         ("https://github.com/dmlc/gluon-nlp/issues/1481",),
     ),
     Misconception(
@@ -363,7 +392,7 @@ MISCONCEPTIONS = (
         "softmax, or all of it, runs along axis 0, among the texts of the batch. The probabilities of one text's next "
         "token stand along the *last* axis and sum to 1 there.",
         SECTION,
-        (keeping(softmax_along_the_batch), keeping(along_the_batch)),
+        (keeping(softmax_along_the_batch), keeping(along_the_batch), keeping(summed_along_the_batch)),
     ),
     Misconception(
         "rows_mixed",
@@ -395,14 +424,14 @@ MISCONCEPTIONS = (
         "But that number is still a score: at a high temperature it comes nearer, float16 has no -1e9, and nothing that "
         "comes later can tell what was ruled out.",
         SECTION,
-        (keeping(nucleus, -1e9), keeping(nucleus, -1e4), keeping(nucleus, torch.finfo(torch.float32).min)),
+        tuple(keeping(nucleus, fill) for fill in (-1e9, -1e10, -1e4, torch.finfo(torch.float32).min)),
     ),
     Misconception(
         "probabilities_returned",
-        "The result holds probabilities. A filter takes scores and gives scores: what stays keeps its score, what goes "
+        "The result holds probabilities, or their logarithms. A filter takes scores and gives scores: what stays keeps its score, what goes "
         "gets -inf. Whoever draws applies softmax once, at the end, and that scales what is left to 1.",
         SECTION,
-        (probabilities, probabilities_not_scaled),
+        (probabilities, probabilities_not_scaled, log_probabilities, log_probabilities_not_scaled),
     ),
     Misconception(
         "logits_changed",

@@ -328,6 +328,7 @@ MISCONCEPTIONS = (
             "https://github.com/EleutherAI/gpt-neox/issues/834",
             "https://github.com/NVIDIA-NeMo/Speech/issues/6923",
             "https://github.com/vllm-project/vllm-ascend/issues/12765",
+            "https://github.com/karpathy/nanochat/issues/264",
         ),
     ),
     Misconception(
@@ -343,10 +344,7 @@ MISCONCEPTIONS = (
             rope(split=neighbours, join=behind),
             rope(split=halves, join=in_turn),
         ),
-        (
-            "https://github.com/raiyanyahya/how-to-train-your-gpt/issues/6",
-            "https://github.com/karpathy/nanochat/issues/264",
-        ),
+        ("https://github.com/raiyanyahya/how-to-train-your-gpt/issues/6",),
     ),
     Misconception(
         "rope_sign",
@@ -409,6 +407,7 @@ MISCONCEPTIONS = (
             part_of_the_features,
             lambda x: torch.cat([rope(split=neighbours, join=in_turn)(half) for half in x.chunk(2, dim=-1)], dim=-1),
         ),
+        ("https://github.com/lucidrains/RETRO-pytorch/issues/12",),
     ),
     Misconception(
         "rope_without_partner",
@@ -451,7 +450,6 @@ MISCONCEPTIONS = (
         "the width, or doubled once more. The exponent is 2i / d_head.",
         SPEEDS,
         (exponent(lambda pair, half: -2 * pair / half),),
-        ("https://github.com/lucidrains/RETRO-pytorch/issues/12",),
     ),
     Misconception(
         "rope_last_speed",

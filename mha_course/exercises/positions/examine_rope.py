@@ -332,7 +332,6 @@ MISCONCEPTIONS = (
         "well whether two positions differ at all.",
         ORDER,
         (examiner(moved=False), examiner(moved=False, start=False)),
-        ("https://github.com/foundation-model-stack/foundation-model-stack/pull/178",),
     ),
     Misconception(
         "distance_not_examined",

@@ -165,7 +165,6 @@ MISCONCEPTIONS = (
         "sines and cosines.",
         SECTION,
         (build(angle=rounded), build(angle=rounded_and_back)),
-        ("https://github.com/facebookresearch/xformers/issues/779",),
     ),
     Misconception(
         "pe_everything_in_low_precision",

@@ -185,10 +185,8 @@ def aftermath(run: Run) -> str:
     def learners(layer: int, x: Tensor, mask: Tensor) -> Tensor:
         case = _case("", layer, "", Call((x, x, x, mask)), dropout=0.1)
         reply = run(case.message())
-        error, where = (
-            reply["error"],
-            f"Put into the whole model, your attention gets as far as layer {layer}: there it",
-        )
+        error = reply["error"]
+        where = f"Put into the whole model, your attention gets as far as layer {layer}: there it"
         if error is not None:
             told = ": ".join(filter(None, (error["type"], error["message"])))
             raise _Stuck(f"{where} raised {told.rstrip('.')}.")
@@ -206,6 +204,10 @@ def aftermath(run: Run) -> str:
         found = _vectors(learners)
     except _Stuck as stuck:
         return str(stuck)
+    if not found.isfinite().all():
+        return (
+            "Put into the whole model, your attention gives numbers so large that nothing but NaN is left at its end."
+        )
     return _told(found, _right_vectors())
 
 

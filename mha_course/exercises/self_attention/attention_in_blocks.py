@@ -222,55 +222,57 @@ def not_scaled(query: Tensor, key: Tensor, value: Tensor, block: int) -> Tensor:
 MISCONCEPTIONS = (
     Misconception(
         "maximum_overwritten",
-        "`before` and `largest` are two names of one tensor. When the new maximum is written into it, the old one is lost, and "
-        "their difference is 0: nothing shrinks, and earlier blocks keep weights from a lower maximum.",
+        "`before` and `largest` are two names of one tensor. When the new maximum is written into it, the old one is "
+        "lost, and their difference is 0: nothing shrinks, and earlier blocks keep weights from a lower maximum.",
         MAXIMUM,
         (with_steps(raise_maximum=overwritten),),
         ("https://github.com/paiml/aprender/issues/2753",),
     ),
     Misconception(
         "output_not_rescaled",
-        "When the maximum rises, the total is brought down to it and the output is not. Both are sums over the same weights, "
-        "and both were made with the old maximum: what is done to one has to be done to the other.",
+        "When the maximum rises, the total is brought down to it and the output is not. Both are sums over the same "
+        "weights, and both were made with the old maximum: what is done to one has to be done to the other.",
         MAXIMUM,
         (with_steps(output_too=False),),
     ),
     Misconception(
         "total_not_rescaled",
-        "When the maximum rises, the output is brought down to it and the total is not. Both are sums over the same weights, "
-        "and both were made with the old maximum: what is done to one has to be done to the other.",
+        "When the maximum rises, the output is brought down to it and the total is not. Both are sums over the same "
+        "weights, and both were made with the old maximum: what is done to one has to be done to the other.",
         MAXIMUM,
         (with_steps(total_too=False),),
     ),
     Misconception(
         "rescaled_upwards",
-        "The factor is turned round: the old sums are made larger when the maximum rises. They hold exp(score - old maximum) and "
-        "should hold exp(score - new maximum). Which is the smaller? At the first block the old maximum is minus infinity: the "
-        "factor must then be 0, not infinity.",
+        "The factor is turned round: the old sums are made larger when the maximum rises. They hold exp(score - old "
+        "maximum) and should hold exp(score - new maximum). Which is the smaller? At the first block the old maximum "
+        "is minus infinity: the factor must then be 0, not infinity.",
         MAXIMUM,
         (with_steps(shrink=lambda before, largest: (largest - before).exp()),),
         ("https://github.com/deepseek-ai/FlashMLA/pull/177",),
     ),
     Misconception(
         "no_maximum",
-        "Nothing is subtracted from the scores, or a number chosen beforehand. On paper that's right, as every such number cancels "
-        "out, and there is nothing to rescale. But exp(89) is beyond the largest 32-bit number, and exp(-104) is 0: large scores "
-        "give infinity divided by infinity, very low ones 0 divided by 0. The maximum is subtracted so that neither can happen.",
+        "Nothing is subtracted from the scores, or a number chosen beforehand. On paper that's right, as every such "
+        "number cancels out, and there is nothing to rescale. But exp(89) is beyond the largest 32-bit number, and "
+        "exp(-104) is 0: large scores give infinity divided by infinity, very low ones 0 divided by 0. The maximum is "
+        "subtracted so that neither can happen.",
         MAXIMUM,
         (fixed_maximum(0.0), fixed_maximum(10.0), fixed_maximum(100.0)),
         ("https://github.com/HabanaAI/vllm-fork/issues/275",),
     ),
     Misconception(
         "maximum_falls",
-        "The maximum is that of the newest block, and may be lower than the one before. The factor is then above 1, and beyond the "
-        "largest number if the difference is large. The maximum to be subtracted is the highest of ALL blocks so far: it never falls.",
+        "The maximum is that of the newest block, and may be lower than the one before. The factor is then above 1, "
+        "and beyond the largest number if the difference is large. The maximum to be subtracted is the highest of ALL "
+        "blocks so far: it never falls.",
         MAXIMUM,
         (with_steps(raise_maximum=lambda largest, scores: scores.amax(dim=-1, keepdim=True)),),
     ),
     Misconception(
         "maximum_shared",
-        "One maximum serves for all queries together. A query whose own scores lie far below it gets nothing but weights of 0, and "
-        "0 divided by 0. Each row has a maximum of its own.",
+        "One maximum serves for all queries together. A query whose own scores lie far below it gets nothing but "
+        "weights of 0, and 0 divided by 0. Each row has a maximum of its own.",
         MAXIMUM,
         (
             with_steps(
@@ -280,30 +282,30 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "blocks_normalised_apart",
-        "Each block has its weights divided by its own sum, and the blocks' outputs are put together afterwards. That gives every "
-        "block the same say, however little its keys fit. A block counts for as much as its weights sum to, so the division comes last, "
-        "once, by the sum over all blocks.",
+        "Each block has its weights divided by its own sum, and the blocks' outputs are put together afterwards. That "
+        "gives every block the same say, however little its keys fit. A block counts for as much as its weights sum "
+        "to, so the division comes last, once, by the sum over all blocks.",
         SOFTMAX,
         (by_parts(lambda parts: parts.mean(dim=0)), by_parts(lambda parts: parts.sum(dim=0))),
     ),
     Misconception(
         "last_block_alone",
-        "What the earlier blocks gave is overwritten: the result is that of the last block alone. The sums have to go on from block to "
-        "block.",
+        "What the earlier blocks gave is overwritten: the result is that of the last block alone. The sums have to go "
+        "on from block to block.",
         SECTION,
         (by_parts(lambda parts: parts[-1]), with_steps(shrink=lambda before, largest: torch.zeros_like(largest))),
     ),
     Misconception(
         "last_block_dropped",
-        "The keys left over at the end, too few for a whole block, are not read. A slice may reach beyond the end; the number of blocks "
-        "has to be rounded up.",
+        "The keys left over at the end, too few for a whole block, are not read. A slice may reach beyond the end; "
+        "the number of blocks has to be rounded up.",
         SECTION,
         (whole_blocks_alone,),
     ),
     Misconception(
         "divided_in_every_block",
-        "The output is divided by the total in every block, and the next block adds to what is divided already. Divide once, at the end, "
-        "or undo the division before you add.",
+        "The output is divided by the total in every block, and the next block adds to what is divided already. "
+        "Divide once, at the end, or undo the division before you add.",
         SOFTMAX,
         (divided_in_every_block,),
     ),
@@ -315,7 +317,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "scaled_in_every_block",
-        "The query is divided by the root of the width in every block anew, and so comes out ever smaller. Once, before the loop, is enough.",
+        "The query is divided by the root of the width in every block anew, and so comes out ever smaller. Once, "
+        "before the loop, is enough.",
         "self_attention#why-scale",
         (scaled_in_every_block,),
     ),
@@ -327,8 +330,9 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "all_at_once",
-        "The result is right, but the scores of all keys are calculated together and held at once. Not to do that is what this function is "
-        "for: at 100,000 tokens the table has 10 thousand million entries. The slip is in one line; the loop can stay.",
+        "The result is right, but the scores of all keys are calculated together and held at once. Not to do that is "
+        "what this function is for: at 100,000 tokens the table has 10 thousand million entries. The slip is in one "
+        "line; the loop can stay.",
         SECTION,
         (all_at_once,),
     ),
@@ -348,11 +352,11 @@ EXERCISE = Exercise(
         Part("memory", 1, "hold the scores of one block at a time", SECTION),
     ),
     hints=(
-        "Take one query and blocks of 1. With the scores 3, 2, 1, 0 the result is right; with 0, 1, 2, 3 it is not. What has to happen "
-        "in the second case that need not happen in the first?",
+        "Take one query and blocks of 1. With the scores 3, 2, 1, 0 the result is right; with 0, 1, 2, 3 it is not. "
+        "What has to happen in the second case that need not happen in the first?",
         "Print `shrink` in every round. What should it be when the highest score rises from 0 to 1, and what is it?",
-        "Where the difference of two tensors is always 0, ask whether they are two. What does `before = largest` make, and what does `out=` "
-        "do to it?",
+        "Where the difference of two tensors is always 0, ask whether they are two. What does `before = largest` "
+        "make, and what does `out=` do to it?",
     ),
     cases=cases,
     reference=attention_in_blocks,

@@ -212,9 +212,9 @@ def results_swapped(query: Tensor, key: Tensor, value: Tensor, padding: Tensor |
 MISCONCEPTIONS = (
     Misconception(
         "causal_skipped_without_mask",
-        "The future is hidden only if a padding mask is given: the causal mask is made inside the branch that deals with "
-        "padding. A batch without padding then trains a model that looks at the answers. Being causal is what this function "
-        "is for; the argument that may be left out is the padding alone.",
+        "The future is hidden only if a padding mask is given: the causal mask is made inside the branch that deals "
+        "with padding. A batch without padding then trains a model that looks at the answers. Being causal is what "
+        "this function is for; the argument that may be left out is the padding alone.",
         SECTION,
         (masked_by(lambda causal, padding: None if padding is None else causal & padding),),
         (
@@ -231,9 +231,9 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_dropped_when_causal",
-        "The padding mask has no effect: padding gets a part of the weights. One mask has taken the place of the other, or "
-        "the argument isn't used. The causal mask does hide padding that stands BEHIND the real tokens from these; padding "
-        "that stands in front of them or in between it does not hide. Both must hold at once.",
+        "The padding mask has no effect: padding gets a part of the weights. One mask has taken the place of the "
+        "other, or the argument isn't used. The causal mask does hide padding that stands BEHIND the real tokens from "
+        "these; padding that stands in front of them or in between it does not hide. Both must hold at once.",
         TOGETHER,
         (masked_by(lambda causal, padding: causal),),
         (
@@ -243,16 +243,15 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "causal_dropped_when_padded",
-        "As soon as a padding mask is given, the future is no longer hidden: it has taken the place of the causal mask. The "
-        "padding mask says which tokens are real, not in which order they come. Both must hold at once.",
+        "As soon as a padding mask is given, the future is no longer hidden: it has taken the place of the causal "
+        "mask. The padding mask says which tokens are real, not in which order they come. Both must hold at once.",
         TOGETHER,
         (joining(lambda causal, padding: padding),),
-        ("https://github.com/facebookresearch/xformers/issues/103",),
     ),
     Misconception(
         "masks_joined_by_or",
-        "A key may be seen if ONE of the masks allows it. That is “or”, which also comes out when two boolean masks are "
-        "added with +. What one of them forbids must stay forbidden.",
+        "A key may be seen if ONE of the masks allows it. That is “or”, which also comes out when two boolean masks "
+        "are added with +. What one of them forbids must stay forbidden.",
         TOGETHER,
         (joining(torch.logical_or),),
         (
@@ -262,16 +261,16 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_inverted",
-        "The padding mask is read the wrong way round: real tokens are hidden and padding is seen. True means “may attend” "
-        "here; in the key_padding_mask of nn.MultiheadAttention it means “ignore”.",
+        "The padding mask is read the wrong way round: real tokens are hidden and padding is seen. True means “may "
+        "attend” here; in the key_padding_mask of nn.MultiheadAttention it means “ignore”.",
         "self_attention#masks",
         (joining(lambda causal, padding: causal & ~padding),),
         ("https://github.com/lucidrains/x-transformers/issues/160",),
     ),
     Misconception(
         "padding_hides_queries",
-        "The padding mask hides rows: queries of padding see nothing, and keys of padding may still be seen. It comes with "
-        "the axis of the keys last, as the weights have it; it must not be turned.",
+        "The padding mask hides rows: queries of padding see nothing, and keys of padding may still be seen. It comes "
+        "with the axis of the keys last, as the weights have it; it must not be turned.",
         PADDING,
         (
             joining(lambda causal, padding: causal & padding.transpose(-2, -1)),
@@ -281,8 +280,9 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_axes_dropped",
-        "The padding mask has lost its axes of size 1 before it was joined (squeeze, or an index). Lined up from the right, "
-        "(batch, key) meets (query, key): sentences fall on queries. The axes of size 1 are what keeps the two apart.",
+        "The padding mask has lost its axes of size 1 before it was joined (squeeze, or an index). Lined up from the "
+        "right, (batch, key) meets (query, key): sentences fall on queries. The axes of size 1 are what keeps the two "
+        "apart.",
         TOGETHER,
         (
             joining(lambda causal, padding: causal & padding.squeeze()),
@@ -292,37 +292,39 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "masks_not_joined",
-        "The two masks never become one. If PyTorch's function refused them: its is_causal=True makes a mask of its own, and "
-        "is not allowed beside another. If `&=` did: it writes into the mask on its left, where (query, key) has no room for "
-        "a batch. Make a new mask, in which both hold, and hand that one over.",
+        "The two masks never become one. If PyTorch's function refused them: its is_causal=True makes a mask of its "
+        "own, and is not allowed beside another. If `&=` did: it writes into the mask on its left, where (query, key) "
+        "has no room for a batch. Make a new mask, in which both hold, and hand that one over.",
         TOGETHER,
         (masked_by(joined_in_place), flag_and_mask),
     ),
     Misconception(
         "length_from_a_fixed_axis",
-        "The number of tokens is read from axis 0 or 1, counted from the front. With heads there stands something else: "
-        "(batch, head, length, d_head) has its heads at 1. If these happen to be as many as the tokens, nothing is noticed. "
-        "Counted from the end, the length is found whatever stands in front.",
+        "The number of tokens is read from axis 0 or 1, counted from the front. With heads there stands something "
+        "else: (batch, head, length, d_head) has its heads at 1. If these happen to be as many as the tokens, nothing "
+        "is noticed. Counted from the end, the length is found whatever stands in front.",
         SECTION,
         (length_along(1), length_along(0)),
     ),
     Misconception(
         "length_from_the_width",
-        "The number of tokens is read from the last axis. That's the width of a query; the tokens are one axis before it.",
+        "The number of tokens is read from the last axis. That's the width of a query; the tokens are one axis before "
+        "it.",
         SECTION,
         (length_along(-1),),
     ),
     Misconception(
         "causal_mask_transposed",
-        "Past and future have changed places: each token sees itself and what comes later. A row is a query, a column a key.",
+        "Past and future have changed places: each token sees itself and what comes later. A row is a query, a column "
+        "a key.",
         SECTION,
         (masked_by(lambda causal, padding: both(causal.t(), padding)),),
         ("https://github.com/marin-community/levanter/pull/102",),
     ),
     Misconception(
         "causal_mask_excludes_self",
-        "No token may attend to itself, and the first one sees nothing at all. The token itself is what the model is given "
-        "at this place; the answer is the next one.",
+        "No token may attend to itself, and the first one sees nothing at all. The token itself is what the model is "
+        "given at this place; the answer is the next one.",
         SECTION,
         (
             masked_by(lambda causal, padding: both(causal.tril(-1), padding)),
@@ -333,8 +335,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "causal_mask_sees_next",
-        "Each token may also attend to the next one, which is the answer that it has to predict: in training the loss falls "
-        "as by magic, and the model has learned to copy.",
+        "Each token may also attend to the next one, which is the answer that it has to predict: in training the loss "
+        "falls as by magic, and the model has learned to copy.",
         SECTION,
         (masked_by(lambda causal, padding: both(torch.ones_like(causal).tril(1), padding)),),
     ),
@@ -351,25 +353,27 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "triangle_of_scores",
-        "The triangle was cut out of the scores (tril of the scores, or a product with 1 and 0). What is cut away becomes 0, "
-        "and 0 is an ordinary score: exp(0) = 1. Later keys keep a sizeable weight. They need the lowest score there is.",
+        "The triangle was cut out of the scores (tril of the scores, or a product with 1 and 0). What is cut away "
+        "becomes 0, and 0 is an ordinary score: exp(0) = 1. Later keys keep a sizeable weight. They need the lowest "
+        "score there is.",
         MASK,
         (hiding(lambda scores, mask: scores * mask),),
         ("https://github.com/hyunwoongko/transformer/issues/10",),
     ),
     Misconception(
         "mask_after_softmax",
-        "The triangle was cut out of the weights, after softmax had shared out the 1 among all keys. What the later ones got "
-        "is lost: the rows sum to less than 1. The mask belongs before softmax.",
+        "The triangle was cut out of the weights, after softmax had shared out the 1 among all keys. What the later "
+        "ones got is lost: the rows sum to less than 1. The mask belongs before softmax.",
         MASK,
         (masked_by(both, attend(hide=lambda scores, mask: scores)),),
         ("https://github.com/abisee/pointer-generator/issues/88",),
     ),
     Misconception(
         "mask_after_softmax_renormalised",
-        "The triangle was cut out of the weights, after softmax, and the rows divided by what was left. On paper that is the "
-        "same. On a computer it fails where a later score is far above the earlier ones: their weights have been rounded to "
-        "0 by then, and 0 divided by 0 is NaN (or 0, with a small number added below). The mask belongs before softmax.",
+        "The triangle was cut out of the weights, after softmax, and the rows divided by what was left. On paper that "
+        "is the same. On a computer it fails where a later score is far above the earlier ones: their weights have "
+        "been rounded to 0 by then, and 0 divided by 0 is NaN (or 0, with a small number added below). The mask "
+        "belongs before softmax.",
         MASK,
         tuple(
             masked_by(both, attend(hide=lambda scores, mask: scores, finish=weighed_again(epsilon)))
@@ -379,33 +383,34 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "mask_too_weak",
-        "Hidden keys get a low score, but not low enough: a later key with a high score still comes through. With a fixed "
-        "number, a model can even learn to push its scores below it. What is hidden needs the lowest score there is.",
+        "Hidden keys get a low score, but not low enough: a later key with a high score still comes through. With a "
+        "fixed number, a model can even learn to push its scores below it. What is hidden needs the lowest score "
+        "there is.",
         MASK,
         tuple(hiding(with_number(low)) for low in (-1.0, -10.0, -100.0)),
         ("https://github.com/karpathy/minGPT/issues/75",),
     ),
     Misconception(
         "mask_bool_added",
-        "The boolean mask is added to the scores. Allowed keys gain 1, hidden ones 0: a faint preference, and nothing is "
-        "hidden. Only a mask of 0 and very large negative numbers is made to be added.",
+        "The boolean mask is added to the scores. Allowed keys gain 1, hidden ones 0: a faint preference, and nothing "
+        "is hidden. Only a mask of 0 and very large negative numbers is made to be added.",
         MASK,
         (hiding(lambda scores, mask: scores + mask), padding_added),
         ("https://github.com/huggingface/transformers/pull/41443",),
     ),
     Misconception(
         "fully_masked_uniform",
-        "A query that may attend to nothing gets the mean of all that it must not see: where all scores of a row are the "
-        "same, however low, softmax shares out the 1 evenly. With padding in front this happens to the first rows. Their "
-        "weights have to be set to zero.",
+        "A query that may attend to nothing gets the mean of all that it must not see: where all scores of a row are "
+        "the same, however low, softmax shares out the 1 evenly. With padding in front this happens to the first "
+        "rows. Their weights have to be set to zero.",
         NOTHING,
         (masked_by(both, attend(finish=untouched)),),
         ("https://github.com/ajhalthor/Transformer-Neural-Network/issues/15",),
     ),
     Misconception(
         "fully_masked_nan",
-        "A query that may attend to nothing gets NaN: 0 divided by 0, in softmax of a row of minus infinities. With padding "
-        "in front this happens to the first rows, and one NaN spoils the whole loss.",
+        "A query that may attend to nothing gets NaN: 0 divided by 0, in softmax of a row of minus infinities. With "
+        "padding in front this happens to the first rows, and one NaN spoils the whole loss.",
         NOTHING,
         (masked_by(both, attend(hide=infinity, finish=untouched)),),
         (
@@ -415,8 +420,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "fully_masked_nan_grad",
-        "The output is right, the gradients are NaN. Minus infinity was added to the scores and the NaN that it leads to was "
-        "replaced after softmax, but on the way back softmax still multiplies by it. The NaN must never arise.",
+        "The output is right, the gradients are NaN. Minus infinity was added to the scores and the NaN that it leads "
+        "to was replaced after softmax, but on the way back softmax still multiplies by it. The NaN must never arise.",
         NOTHING,
         (masked_by(both, attend(hide=infinity_added, finish=lambda weights, mask: weights.nan_to_num(0.0))),),
         ("https://github.com/pytorch/pytorch/issues/41508",),
@@ -429,16 +434,16 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "softmax_over_queries",
-        "softmax runs along the queries. Each key then shares itself out among them, where each query should share itself "
-        "out among the keys: the rows are what must sum to 1.",
+        "softmax runs along the queries. Each key then shares itself out among them, where each query should share "
+        "itself out among the keys: the rows are what must sum to 1.",
         AXIS,
         (masked_by(both, attend(normalise=lambda scores: scores.softmax(dim=-2))),),
         ("https://github.com/PetrochukM/PyTorch-NLP/issues/2",),
     ),
     Misconception(
         "weights_detached",
-        "The output is right, but queries and keys get no gradient: the weights have been rebuilt from raw data (.data, "
-        ".detach(), torch.tensor(...)), which cuts them off. Such a layer never learns where to look.",
+        "The output is right, but queries and keys get no gradient: the weights have been rebuilt from raw data "
+        "(.data, .detach(), torch.tensor(...)), which cuts them off. Such a layer never learns where to look.",
         GRADIENTS,
         (masked_by(both, attend(finish=lambda weights, mask: nothing_is_zero(weights, mask).detach())),),
         ("https://github.com/facebookresearch/inversecooking/issues/3",),
@@ -475,8 +480,8 @@ EXERCISE = Exercise(
         "What must this function do when no padding mask is given? And what changes when one is?",
         "All the parts are there: the function of attention takes one mask, and you have a way to make the causal one. "
         "Where does the number of tokens stand, if a batch and heads may stand in front?",
-        "Make the causal mask first, whatever is given. Only if there is a padding mask, join the two, so that both hold. "
-        "Then call your attention once.",
+        "Make the causal mask first, whatever is given. Only if there is a padding mask, join the two, so that both "
+        "hold. Then call your attention once.",
     ),
     cases=cases,
     reference=causal_attention,

@@ -74,9 +74,9 @@ def numbers(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
 AS_NUMBERS = (Tensor.float, Tensor.long, Tensor.int, Tensor.byte, numbers(Tensor.float), numbers(Tensor.long))
 AS_ADDED = tuple(added(number) for number in (-math.inf, torch.finfo(torch.float32).min, -1e9))
 MASK_OF_NUMBERS = (
-    "The mask holds numbers. Ones and zeros don't say what is meant: a library adds them to the scores, where a 0 hides "
-    "nothing, and `~`, which turns a boolean mask round, fails on decimal numbers and makes -2 out of the integer 1. A "
-    "mask of this book is boolean, torch.bool, so that True can have one meaning only."
+    "The mask holds numbers. Ones and zeros don't say what is meant: a library adds them to the scores, where a 0 "
+    "hides nothing, and `~`, which turns a boolean mask round, fails on decimal numbers and makes -2 out of the "
+    "integer 1. A mask of this book is boolean, torch.bool, so that True can have one meaning only."
 )
 ADDITIVE_MASK = (
     "The mask holds what is to be added to the scores: 0 where a query may attend, a huge negative number where it may "
@@ -84,9 +84,9 @@ ADDITIVE_MASK = (
     "only says yes or no, and the attention function chooses the number."
 )
 INVERTED = (
-    "The mask is the wrong way round: True stands where a query may NOT attend. nn.Transformer and nn.MultiheadAttention "
-    "read a mask so. In this book, and in PyTorch's scaled_dot_product_attention, True means “may attend”. Nothing warns "
-    "you: the same tensor is accepted in both places."
+    "The mask is the wrong way round: True stands where a query may NOT attend. nn.Transformer and "
+    "nn.MultiheadAttention read a mask so. In this book, and in PyTorch's scaled_dot_product_attention, True means "
+    "“may attend”. Nothing warns you: the same tensor is accepted in both places."
 )
 
 
@@ -98,17 +98,17 @@ MISCONCEPTIONS = (
     Misconception(
         "causal_mask_excludes_self",
         "The triangle starts one diagonal too low: no token may attend to itself. The first one then sees nothing at "
-        "all, and softmax of nothing is NaN. It looks safe to hide the token itself, “or it could copy the answer”; but "
-        "the answer at each place is the NEXT token. The current one is what the model is given.",
+        "all, and softmax of nothing is NaN. It looks safe to hide the token itself, “or it could copy the answer”; "
+        "but the answer at each place is the NEXT token. The current one is what the model is given.",
         SECTION,
         (altered(lambda mask: mask.tril(-1)),),
         ("https://github.com/pbloem/former/issues/10",),
     ),
     Misconception(
         "causal_mask_sees_next",
-        "The triangle reaches one diagonal too far: each token may also attend to the next one. That is the very answer "
-        "which the model has to predict at this place, so that in training the loss falls as by magic and the model "
-        "has learned to copy. (`diagonal=1` belongs to triu, where it marks what is to be hidden.)",
+        "The triangle reaches one diagonal too far: each token may also attend to the next one. That is the very "
+        "answer which the model has to predict at this place, so that in training the loss falls as by magic and the "
+        "model has learned to copy. (`diagonal=1` belongs to triu, where it marks what is to be hidden.)",
         SECTION,
         (lambda length: ones(length).tril(1),),
     ),
@@ -116,7 +116,8 @@ MISCONCEPTIONS = (
         "causal_mask_transposed",
         "Past and future have changed places: tokens see themselves and what comes later. Row and column are mixed up "
         "(j >= i in place of j <= i, triu in place of tril), or a triangle of what is to be hidden was made, and the "
-        "diagonal with it. A row is a query, a column a key: row 0 is the first token, which may see nothing but itself.",
+        "diagonal with it. A row is a query, a column a key: row 0 is the first token, which may see nothing but "
+        "itself.",
         SECTION,
         (lambda length: ones(length).triu(),),
         ("https://github.com/marin-community/levanter/pull/102",),
@@ -135,8 +136,8 @@ MISCONCEPTIONS = (
     Misconception("additive_mask", ADDITIVE_MASK, BOOLEAN, tuple(altered(change) for change in AS_ADDED)),
     Misconception(
         "causal_mask_allows_all",
-        "Every entry is True, which is no mask at all: each token sees the whole sentence. A row of ones, as a tokenizer "
-        "gives it out, says which tokens are real; it does not know the order.",
+        "Every entry is True, which is no mask at all: each token sees the whole sentence. A row of ones, as a "
+        "tokenizer gives it out, says which tokens are real; it does not know the order.",
         SECTION,
         (ones, lambda length: torch.ones(length, length, dtype=torch.bool).tril(length)),
         ("https://github.com/alex-matton/causal-transformer-decoder/issues/1",),
@@ -150,31 +151,32 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "causal_mask_mirrored",
-        "The triangle is mirrored: its long row is the first, or its long column the last. Key 0 is the first column and query 0 "
-        "the first row, in the upper left corner; there the triangle has its tip.",
+        "The triangle is mirrored: its long row is the first, or its long column the last. Key 0 is the first column "
+        "and query 0 the first row, in the upper left corner; there the triangle has its tip.",
         SECTION,
         (altered(lambda mask: mask.flip(1)), altered(lambda mask: mask.flip(0))),
     ),
     Misconception(
         "causal_mask_extra_axes",
-        "There are axes of size 1 in front, (1, query, key) or (1, 1, query, key), as a layer with a batch and heads may "
-        "keep its mask. Broadcasting adds such axes by itself. Put in by hand they reach the result: a sentence without "
-        "a batch comes back with one.",
+        "There are axes of size 1 in front, (1, query, key) or (1, 1, query, key), as a layer with a batch and heads "
+        "may keep its mask. Broadcasting adds such axes by itself. Put in by hand they reach the result: a sentence "
+        "without a batch comes back with one.",
         SHAPE,
         (altered(lambda mask: mask[None]), altered(lambda mask: mask[None, None])),
     ),
     Misconception(
         "causal_mask_fixed_size",
-        "The mask is cut out of one that was made once, for a largest length. A longer sentence gets a mask that is too "
-        "small. Layers do keep such a mask to save time, but they must then refuse what is longer, or make a new one.",
+        "The mask is cut out of one that was made once, for a largest length. A longer sentence gets a mask that is "
+        "too small. Layers do keep such a mask to save time, but they must then refuse what is longer, or make a new "
+        "one.",
         SECTION,
         tuple(fixed_size(size) for size in (8, 10, 16, 32, 64, 100, 128, 256)),
         ("https://github.com/facebookresearch/xformers/pull/66",),
     ),
     Misconception(
         "causal_mask_one_row",
-        "It is a single row, one entry a key. But what may be seen differs from query to query: the mask is a table with "
-        "a row for each query and a column for each key.",
+        "It is a single row, one entry a key. But what may be seen differs from query to query: the mask is a table "
+        "with a row for each query and a column for each key.",
         SECTION,
         (lambda length: torch.ones(length, dtype=torch.bool), lambda length: torch.ones(1, length, dtype=torch.bool)),
     ),
@@ -192,12 +194,12 @@ EXERCISE = Exercise(
         Part("any length", 1, "make a mask of the length that is asked for, at every call", SECTION),
     ),
     hints=(
-        "Draw the table for three tokens, with a row for each query and a column for each key. Which entries are True in "
-        "the first row, and which in the last?",
-        "PyTorch keeps a triangle of a matrix with tril and triu. Or number the queries and the keys, and compare every "
-        "number of the one with every number of the other.",
-        "Start with a square of True: torch.ones takes a dtype. Keep what is on and below the diagonal; the diagonal is "
-        "each token itself.",
+        "Draw the table for three tokens, with a row for each query and a column for each key. Which entries are True "
+        "in the first row, and which in the last?",
+        "PyTorch keeps a triangle of a matrix with tril and triu. Or number the queries and the keys, and compare "
+        "every number of the one with every number of the other.",
+        "Start with a square of True: torch.ones takes a dtype. Keep what is on and below the diagonal; the diagonal "
+        "is each token itself.",
     ),
     cases=cases,
     reference=self_attention.causal_mask,

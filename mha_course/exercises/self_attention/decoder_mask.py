@@ -89,10 +89,10 @@ def to_the_longest(lengths: Tensor, length: int) -> Tensor:
 MISCONCEPTIONS = (
     Misconception(
         "padding_dropped_when_causal",
-        "Only the future is hidden, the padding is not: the lengths have no effect. One mask has taken the place of the "
-        "other (an if and an else, say, or an assignment that forgets the first). Isn't the padding behind the real tokens "
-        "hidden by the causal mask anyway? For real tokens it is; but the rows of padding still read padding, and with "
-        "padding in front, as when a model writes, real tokens would. Both must hold at once.",
+        "Only the future is hidden, the padding is not: the lengths have no effect. One mask has taken the place of "
+        "the other (an if and an else, say, or an assignment that forgets the first). Isn't the padding behind the "
+        "real tokens hidden by the causal mask anyway? For real tokens it is; but the rows of padding still read "
+        "padding, and with padding in front, as when a model writes, real tokens would. Both must hold at once.",
         SECTION,
         (joined(causal_alone), joined(lambda causal, padding: causal[None, None])),
         (
@@ -102,19 +102,18 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "future_not_hidden",
-        "Only the padding is hidden, the future is not: each token may attend to later ones, and a decoder in training "
-        "just copies the answer from there. The padding mask knows how long a sentence is, not in which order its tokens "
-        "come; the other mask has to be joined to it.",
+        "Only the padding is hidden, the future is not: each token may attend to later ones, and a decoder in "
+        "training just copies the answer from there. The padding mask knows how long a sentence is, not in which "
+        "order its tokens come; the other mask has to be joined to it.",
         SECTION,
         (joined(padding_alone), joined(lambda causal, padding: padding)),
-        ("https://github.com/rainmaker22/SMART/issues/42",),
     ),
     Misconception(
         "masks_joined_by_or",
-        "A key may be seen if ONE of the masks allows it. That is “or”, which also comes out when two boolean masks are "
-        "added with +. So padding is allowed as long as it lies in the past, and the future as long as it is real. Each "
-        "mask forbids something, and what one of them forbids must stay forbidden. (Where True means “hidden”, “or” is "
-        "right: look at which of the two a mask uses before you copy a line.)",
+        "A key may be seen if ONE of the masks allows it. That is “or”, which also comes out when two boolean masks "
+        "are added with +. So padding is allowed as long as it lies in the past, and the future as long as it is "
+        "real. Each mask forbids something, and what one of them forbids must stay forbidden. (Where True means "
+        "“hidden”, “or” is right: look at which of the two a mask uses before you copy a line.)",
         SECTION,
         (joined(torch.logical_or), joined(torch.add)),
         (
@@ -130,16 +129,17 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "masks_compared",
-        "The two masks are compared (==). Where both of them hide, they agree, and so what is padding and in the future "
-        "comes out allowed.",
+        "The two masks are compared (==). Where both of them hide, they agree, and so what is padding and in the "
+        "future comes out allowed.",
         SECTION,
         (joined(torch.eq),),
     ),
     Misconception(
         "padding_hides_queries",
-        "The rows of padding are hidden, where only the columns should be: queries of padding see nothing at all. What must "
-        "not be attended to are keys, the last axis. Hiding the rows as well looks tidier, as nobody reads them; but a query "
-        "that may attend to nothing becomes NaN in many implementations, and one NaN spoils the whole loss.",
+        "The rows of padding are hidden, where only the columns should be: queries of padding see nothing at all. "
+        "What must not be attended to are keys, the last axis. Hiding the rows as well looks tidier, as nobody reads "
+        "them; but a query that may attend to nothing becomes NaN in many implementations, and one NaN spoils the "
+        "whole loss.",
         PADDING,
         (joined(padding=along_queries),),
         (
@@ -149,31 +149,32 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "causal_mask_transposed",
-        "Past and future have changed places: tokens see themselves and what comes later (triu in place of tril, or j >= i "
-        "in place of j <= i). A row is a query, a column a key: row 0 is the first token, which may see nothing but itself.",
+        "Past and future have changed places: tokens see themselves and what comes later (triu in place of tril, or j "
+        ">= i in place of j <= i). A row is a query, a column a key: row 0 is the first token, which may see nothing "
+        "but itself.",
         CAUSAL,
         (joined(causal=torch.t),),
         ("https://github.com/marin-community/levanter/pull/102",),
     ),
     Misconception(
         "causal_mask_excludes_self",
-        "The triangle starts one diagonal too low: no token may attend to itself, and the first one sees nothing at all. "
-        "The token itself is what the model is given at this place; the answer is the NEXT one.",
+        "The triangle starts one diagonal too low: no token may attend to itself, and the first one sees nothing at "
+        "all. The token itself is what the model is given at this place; the answer is the NEXT one.",
         CAUSAL,
         (joined(causal=lambda mask: mask.tril(-1)),),
         ("https://github.com/pbloem/former/issues/10",),
     ),
     Misconception(
         "causal_mask_sees_next",
-        "The triangle reaches one diagonal too far: each token may also attend to the next one, which is the answer it has "
-        "to predict. In training the loss falls as by magic, and the model has learned to copy.",
+        "The triangle reaches one diagonal too far: each token may also attend to the next one, which is the answer "
+        "it has to predict. In training the loss falls as by magic, and the model has learned to copy.",
         CAUSAL,
         (joined(causal=lambda mask: torch.ones_like(mask).tril(1)),),
     ),
     Misconception(
         "padding_off_by_one",
-        "The padding is counted one place too far, or not far enough. Places are counted from 0: a sentence of 2 tokens "
-        "fills the places 0 and 1.",
+        "The padding is counted one place too far, or not far enough. Places are counted from 0: a sentence of 2 "
+        "tokens fills the places 0 and 1.",
         PADDING,
         (padding_off_by(1), padding_off_by(-1)),
         ("https://github.com/ajhalthor/Transformer-Neural-Network/issues/15",),
@@ -193,8 +194,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "mask_without_head_axis",
-        "The shape is (batch, query, key). The weights of several heads are (batch, head, query, key); lined up from the "
-        "right, the mask of example 1 would be used for head 1. It needs an axis of size 1 for the heads.",
+        "The shape is (batch, query, key). The weights of several heads are (batch, head, query, key); lined up from "
+        "the right, the mask of example 1 would be used for head 1. It needs an axis of size 1 for the heads.",
         SECTION,
         (altered(lambda mask: mask[:, 0]), altered(lambda mask: mask[:, 0][None])),
         (
@@ -204,9 +205,9 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_axes_dropped",
-        "The padding mask has lost its axes of size 1 before it was joined (squeeze, or an index). Lined up from the right, "
-        "(batch, key) meets (query, key): sentences fall on queries. Where there are as many sentences as places, nothing "
-        "complains. The axes of size 1 are what keeps the two apart.",
+        "The padding mask has lost its axes of size 1 before it was joined (squeeze, or an index). Lined up from the "
+        "right, (batch, key) meets (query, key): sentences fall on queries. Where there are as many sentences as "
+        "places, nothing complains. The axes of size 1 are what keeps the two apart.",
         SECTION,
         (
             joined(padding=torch.squeeze),
@@ -216,8 +217,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "mask_of_one_example",
-        "The mask of one sentence is used for all of them: the axis of the batch has been lost. Each sentence has a length "
-        "of its own, and so a mask of its own.",
+        "The mask of one sentence is used for all of them: the axis of the batch has been lost. Each sentence has a "
+        "length of its own, and so a mask of its own.",
         SECTION,
         (
             altered(lambda mask: mask[0, 0]),
@@ -235,8 +236,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "half_inverted",
-        "One of the two masks was the wrong way round when they were joined: True meant “may attend” in one, and “hidden” "
-        "in the other. Both must speak the same language first.",
+        "One of the two masks was the wrong way round when they were joined: True meant “may attend” in one, and "
+        "“hidden” in the other. Both must speak the same language first.",
         SECTION,
         (joined(causal=torch.logical_not), joined(padding=torch.logical_not)),
     ),
@@ -264,10 +265,11 @@ EXERCISE = Exercise(
         Part("edges", 1, "hold for sentences without a token, for full ones, and for a single place", SECTION),
     ),
     hints=(
-        "One sentence of 2 tokens, padded to 3. Write both masks down as tables, and then the table in which both hold.",
+        "One sentence of 2 tokens, padded to 3. Write both masks down as tables, and then the table in which both "
+        "hold.",
         "You have both masks already. What are their shapes, and what does broadcasting make of the two?",
-        "(query, key) and (batch, 1, 1, key) give (batch, 1, query, key) when they are joined entry by entry. Of “and” and "
-        "“or”, which forbids what either of them forbids?",
+        "(query, key) and (batch, 1, 1, key) give (batch, 1, query, key) when they are joined entry by entry. Of "
+        "“and” and “or”, which forbids what either of them forbids?",
     ),
     cases=cases,
     reference=self_attention.decoder_mask,

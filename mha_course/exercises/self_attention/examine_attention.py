@@ -373,99 +373,101 @@ def within(tolerance: float) -> Callable[[Tensor, Tensor], bool]:
 MISCONCEPTIONS = (
     Misconception(
         "truth_value_returned",
-        "Your test returns True or False. Nobody reads what a test returns: it passes unless it raises. Say no with `assert`, which "
-        "raises when what follows it is false.",
+        "Your test returns True or False. Nobody reads what a test returns: it passes unless it raises. Say no with "
+        "`assert`, which raises when what follows it is false.",
         SECTION,
         (truth_value, lambda attention: True),
     ),
     Misconception(
         "never_says_no",
-        "Nothing makes your test raise: what it finds out is printed, caught by an except of its own, or not asserted. A test that can't "
-        "fail tells nothing. Break a right implementation yourself and see the test fail.",
+        "Nothing makes your test raise: what it finds out is printed, caught by an except of its own, or not "
+        "asserted. A test that can't fail tells nothing. Break a right implementation yourself and see the test fail.",
         SECTION,
         (lambda attention: None,),
-        ("https://github.com/learnpack/learnpack/issues/207",),
     ),
     Misconception(
         "only_the_shape",
-        "Your test lets anything pass that has the right shape or the right row sums. Most slips in attention keep both: a wrong scale, "
-        "a wrong softmax axis, the mean of all values. Only the numbers tell, and you need right ones to compare with: from another "
-        "implementation, or worked out by hand.",
+        "Your test lets anything pass that has the right shape or the right row sums. Most slips in attention keep "
+        "both: a wrong scale, a wrong softmax axis, the mean of all values. Only the numbers tell, and you need right "
+        "ones to compare with: from another implementation, or worked out by hand.",
         SHAPES,
         (only_the_shape,),
     ),
     Misconception(
         "only_the_row_sums",
-        "Your test looks at the sums of the rows. They are right for every set of weights that went through softmax along the keys, "
-        "whatever the scores were. A property is a good beginning; the numbers need to be compared with right ones as well.",
+        "Your test looks at the sums of the rows. They are right for every set of weights that went through softmax "
+        "along the keys, whatever the scores were. A property is a good beginning; the numbers need to be compared "
+        "with right ones as well.",
         AXIS,
         (rows_sum_to_one,),
     ),
     Misconception(
         "compared_with_itself",
-        "Your test compares the implementation with what the same implementation gives. Whatever is wrong is wrong on both sides. The "
-        "right answer has to come from somewhere else: another implementation, or numbers worked out by hand.",
+        "Your test compares the implementation with what the same implementation gives. Whatever is wrong is wrong on "
+        "both sides. The right answer has to come from somewhere else: another implementation, or numbers worked out "
+        "by hand.",
         SECTION,
         (against_itself,),
     ),
     Misconception(
         "equal_to_the_last_bit",
-        "Your test refuses right implementations: it asks for numbers that are equal to the last bit. Sums taken in another order are "
-        "rounded otherwise, and none of them is wrong. Compare with a tolerance, as torch.testing.assert_close does.",
+        "Your test refuses right implementations: it asks for numbers that are equal to the last bit. Sums taken in "
+        "another order are rounded otherwise, and none of them is wrong. Compare with a tolerance, as "
+        "torch.testing.assert_close does.",
         SECTION,
         (compared(examples(), equal_bits), compared(examples(masked=lambda mask: None), equal_bits)),
         ("https://github.com/DareData/lp-pytorch-fundamentals/issues/8",),
     ),
     Misconception(
         "refuses_all",
-        "Your test refuses everything, right implementations too: it raises for a reason of its own. Try it on PyTorch's function, and "
-        "read what it raises.",
+        "Your test refuses everything, right implementations too: it raises for a reason of its own. Try it on "
+        "PyTorch's function, and read what it raises.",
         SECTION,
         (refuses_all,),
     ),
     Misconception(
         "tolerance_too_wide",
-        "Your tolerance is so wide that plainly wrong numbers fit in. Weights lie between 0 and 1, so a difference of 0.1 is large; "
-        "rounding is about a millionth.",
+        "Your tolerance is so wide that plainly wrong numbers fit in. Weights lie between 0 and 1, so a difference of "
+        "0.1 is large; rounding is about a millionth.",
         SECTION,
         (compared(examples(), within(0.3)), compared(examples(), within(1.0)), compared(examples(), within(10.0))),
     ),
     Misconception(
         "inputs_all_equal",
-        "All your keys are the same (ones, or zeros). All scores are then equal and all weights even, whatever the implementation does "
-        "with scale, softmax and keys. Random numbers tell them apart.",
+        "All your keys are the same (ones, or zeros). All scores are then equal and all weights even, whatever the "
+        "implementation does with scale, softmax and keys. Random numbers tell them apart.",
         "self_attention#weighted-average",
         (compared(ones_alone),),
     ),
     Misconception(
         "same_tensor_thrice",
-        "Query, key and value are the same tensor, or of the same numbers. Who mixes keys instead of values, or counts the wrong width, "
-        "is not found out. Give each numbers and sizes of its own.",
+        "Query, key and value are the same tensor, or of the same numbers. Who mixes keys instead of values, or "
+        "counts the wrong width, is not found out. Give each numbers and sizes of its own.",
         ROLES,
         (compared(same_tensor_thrice),),
         ("https://github.com/fchollet/deep-learning-with-python-notebooks/issues/261",),
     ),
     Misconception(
         "one_example_alone",
-        "Your inputs have no axes in front. What happens to a batch, and to heads, is never seen: a fixed axis, or one example's keys used "
-        "for all, goes unnoticed. Try none, a batch, and a batch with heads.",
+        "Your inputs have no axes in front. What happens to a batch, and to heads, is never seen: a fixed axis, or "
+        "one example's keys used for all, goes unnoticed. Try none, a batch, and a batch with heads.",
         SHAPES,
         (compared(examples(leading=((),))),),
         ("https://github.com/FudanNLP/fastNLP/issues/254",),
     ),
     Misconception(
         "no_heads",
-        "Your inputs have a batch, but never a batch and heads. A softmax along a fixed axis, or one head's keys used for all, goes "
-        "unnoticed.",
+        "Your inputs have a batch, but never a batch and heads. A softmax along a fixed axis, or one head's keys used "
+        "for all, goes unnoticed.",
         SHAPES,
         (compared(examples(leading=((2,),))), compared(examples(leading=((), (2,))))),
         ("https://github.com/FudanNLP/fastNLP/issues/254",),
     ),
     Misconception(
         "all_sizes_equal",
-        "Your sizes are equal somewhere: as many keys as queries, as many keys as a key is wide, or values as wide as keys. Where two "
-        "numbers are the same, nobody notices that one has been taken for the other. Give each size a number of its own: different "
-        "primes, say.",
+        "Your sizes are equal somewhere: as many keys as queries, as many keys as a key is wide, or values as wide as "
+        "keys. Where two numbers are the same, nobody notices that one has been taken for the other. Give each size a "
+        "number of its own: different primes, say.",
         SHAPES,
         (
             compared(examples(widths=(11, 11))),
@@ -475,24 +477,24 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "width_with_a_whole_root",
-        "Your keys are 4, 9, 16 or 64 wide, and the root of that is a whole number. Who rounds the root down, or divides by a fixed 8, is "
-        "found out by a width such as 11.",
+        "Your keys are 4, 9, 16 or 64 wide, and the root of that is a whole number. Who rounds the root down, or "
+        "divides by a fixed 8, is found out by a width such as 11.",
         "self_attention#why-scale",
         (compared(examples(widths=(16, 13))), compared(examples(widths=(4, 3))), compared(examples(widths=(64, 13)))),
         ("https://github.com/lucidrains/muse-maskgit-pytorch/issues/40",),
     ),
     Misconception(
         "never_square",
-        "You never try as many queries as keys. Different sizes find most slips; but in self-attention the two are always equal, and "
-        "there are mistakes that show only then. Try both.",
+        "You never try as many queries as keys. Different sizes find most slips; but in self-attention the two are "
+        "always equal, and there are mistakes that show only then. Try both.",
         SHAPES,
         (compared(examples(sizes=((3, 5),))),),
         ("https://github.com/mlx-node/mlx-node/pull/24",),
     ),
     Misconception(
         "no_mask",
-        "Your test never gives a mask, so nothing that is wrong with masks is found. Nearly half of all slips in attention are about "
-        "them.",
+        "Your test never gives a mask, so nothing that is wrong with masks is found. Nearly half of all slips in "
+        "attention are about them.",
         MASKS,
         (compared(examples(masked=lambda mask: None)),),
         ("https://github.com/facebookresearch/ParlAI/pull/3068",),
@@ -506,8 +508,9 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "one_mask_for_all",
-        "Your mask is the same for every query, or for every example. An implementation that uses the first row, or the first example's, "
-        "for all is not found out. Draw the mask at random, and make it differ from query to query and from example to example.",
+        "Your mask is the same for every query, or for every example. An implementation that uses the first row, or "
+        "the first example's, for all is not found out. Draw the mask at random, and make it differ from query to "
+        "query and from example to example.",
         "self_attention#masks-together",
         (
             compared(examples(masked=lambda mask: mask[(0,) * (mask.dim() - 2)])),
@@ -517,16 +520,17 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "small_scores_alone",
-        "With small scores a key that is hidden by too weak a number (-15, say) gets a weight that is as good as 0. Where a hidden score is far "
-        "above the others it comes through. Try large scores as well, by making the query 20 times as large.",
+        "With small scores a key that is hidden by too weak a number (-15, say) gets a weight that is as good as 0. "
+        "Where a hidden score is far above the others it comes through. Try large scores as well, by making the query "
+        "20 times as large.",
         MASKS,
         (compared(examples(larger=(1.0,))),),
         ("https://github.com/karpathy/minGPT/issues/75",),
     ),
     Misconception(
         "output_alone",
-        "Your test does not look at the weights, the second result. They are what people look at when they ask where a model looks, and "
-        "can be wrong while the output is right.",
+        "Your test does not look at the weights, the second result. They are what people look at when they ask where "
+        "a model looks, and can be wrong while the output is right.",
         SECTION,
         (compared(examples(), results=1),),
         ("https://github.com/TransformerLensOrg/TransformerLens/pull/666",),
@@ -539,8 +543,9 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "no_rare_cases",
-        "Your test finds what is wrong on usual inputs. Three things are left, which are rare and ruin a whole training run: a query that "
-        "may attend to nothing; scores so large that exp of them has no number; and whether the inputs are afterwards what they were.",
+        "Your test finds what is wrong on usual inputs. Three things are left, which are rare and ruin a whole "
+        "training run: a query that may attend to nothing; scores so large that exp of them has no number; and "
+        "whether the inputs are afterwards what they were.",
         NOTHING,
         (compared(examples()),),
         ("https://github.com/pytorch/pytorch/issues/103749",),
@@ -566,12 +571,14 @@ EXERCISE = Exercise(
         Part("rare cases", 1, "say no to those that are wrong only in rare cases", NOTHING),
     ),
     hints=(
-        "Which numbers do you hold the result against? They must come from somewhere else than the function you examine. And on which "
-        "inputs would each slip that you know show?",
-        "PyTorch has a function that does the same, F.scaled_dot_product_attention, and torch.testing.assert_close compares with a "
-        "tolerance. Run the comparison in a loop: over axes in front, over sizes, with and without a mask.",
-        "The weights come out of PyTorch's function if its values are torch.eye of the number of keys. Make one row of the mask False "
-        "throughout; take the query once as it is, once 20 times and once 1000 times as large; keep a copy of it and compare afterwards.",
+        "Which numbers do you hold the result against? They must come from somewhere else than the function you "
+        "examine. And on which inputs would each slip that you know show?",
+        "PyTorch has a function that does the same, F.scaled_dot_product_attention, and torch.testing.assert_close "
+        "compares with a tolerance. Run the comparison in a loop: over axes in front, over sizes, with and without a "
+        "mask.",
+        "The weights come out of PyTorch's function if its values are torch.eye of the number of keys. Make one row "
+        "of the mask False throughout; take the query once as it is, once 20 times and once 1000 times as large; keep "
+        "a copy of it and compare afterwards.",
     ),
     cases=cases,
     reference=examine_attention,

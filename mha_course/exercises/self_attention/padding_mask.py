@@ -55,7 +55,10 @@ def what_is_real(lengths: Tensor, length: int) -> Property:
         example, _, _, key = wrong[0].tolist()
         may = "may" if outputs[0][example, 0, 0, key] else "may not"
         kind = "a real token" if right[example, 0, 0, key] else "padding"
-        return f"in your mask of example {example}, which has {int(lengths[example])} of {length} real tokens, key {key} is {kind} but {may} be attended to"
+        return (
+            f"in your mask of example {example}, which has {int(lengths[example])} of {length} real tokens, "
+            f"key {key} is {kind} but {may} be attended to"
+        )
 
     return Property("A real token may be attended to, and padding may not.", broken)
 
@@ -123,8 +126,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_one_too_few",
-        "The last real token of each sentence is hidden. Places are counted from 0, and a sentence of 2 tokens fills the "
-        "places 0 and 1; `<` leaves out the end by itself, nothing has to be taken off.",
+        "The last real token of each sentence is hidden. Places are counted from 0, and a sentence of 2 tokens fills "
+        "the places 0 and 1; `<` leaves out the end by itself, nothing has to be taken off.",
         SECTION,
         (
             comparing(lambda place, length: place < length - 1),
@@ -145,17 +148,17 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_without_axes",
-        "The shape is (batch, key). Shapes are lined up from the right, so that attention takes it for (query, key): the "
-        "mask of example 2 falls on query 2 of every example, in silence wherever there are as many sentences as places. "
-        "The mask needs an axis of size 1 for the heads and one for the queries.",
+        "The shape is (batch, key). Shapes are lined up from the right, so that attention takes it for (query, key): "
+        "the mask of example 2 falls on query 2 of every example, in silence wherever there are as many sentences as "
+        "places. The mask needs an axis of size 1 for the heads and one for the queries.",
         WRONG_SHAPE,
         (shaped(lambda mask: mask),),
         ("https://github.com/lucidrains/vit-pytorch/issues/71",),
     ),
     Misconception(
         "padding_without_head_axis",
-        "An axis is missing: the mask has three, and the weights of several heads have four, (batch, head, query, key). "
-        "Lined up from the right, your batch falls on their heads: the mask of example 1 is used for head 1.",
+        "An axis is missing: the mask has three, and the weights of several heads have four, (batch, head, query, "
+        "key). Lined up from the right, your batch falls on their heads: the mask of example 1 is used for head 1.",
         WRONG_SHAPE,
         (shaped(lambda mask: mask[:, None]), shaped(lambda mask: mask[:, :, None])),
         (
@@ -165,17 +168,17 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_hides_queries",
-        "The axis of the tokens stands where the queries are, (batch, 1, query, 1). So the rows of padding are hidden, "
-        "which nobody will read anyway, and every real token still attends to the padding. What must not be attended to "
-        "are keys: they are the last axis.",
+        "The axis of the tokens stands where the queries are, (batch, 1, query, 1). So the rows of padding are "
+        "hidden, which nobody will read anyway, and every real token still attends to the padding. What must not be "
+        "attended to are keys: they are the last axis.",
         SECTION,
         (shaped(lambda mask: mask[:, None, :, None]),),
     ),
     Misconception(
         "padding_hides_queries_too",
         "The mask hides padding as a query too: (batch, 1, query, key), with rows that are False throughout. It looks "
-        "tidier, but such a query may attend to nothing, which many implementations turn into NaN, and the mask no longer "
-        "fits where there are other queries than keys. Let padding ask: nobody reads what it gets.",
+        "tidier, but such a query may attend to nothing, which many implementations turn into NaN, and the mask no "
+        "longer fits where there are other queries than keys. Let padding ask: nobody reads what it gets.",
         SECTION,
         (shaped(queries_too),),
         (
@@ -186,8 +189,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_batch_in_wrong_place",
-        "The axes of size 1 stand in front, (1, 1, batch, key). The batch has to be the first axis: here it lies where the "
-        "queries are, and the mask of example 2 falls on query 2 of every example.",
+        "The axes of size 1 stand in front, (1, 1, batch, key). The batch has to be the first axis: here it lies "
+        "where the queries are, and the mask of example 2 falls on query 2 of every example.",
         WRONG_SHAPE,
         (
             shaped(lambda mask: mask[None, None]),
@@ -205,30 +208,32 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_reshaped",
-        "Places and sentences had changed axes, and a reshape brought them into the right shape. It cuts the same row of entries "
-        "anew and turns nothing, so that the entries of one place end up in several sentences.",
+        "Places and sentences had changed axes, and a reshape brought them into the right shape. It cuts the same row "
+        "of entries anew and turns nothing, so that the entries of one place end up in several sentences.",
         SECTION,
         (reshaped,),
     ),
     Misconception(
         "padding_negative_index",
-        "The padding is counted from the end, by a slice that begins at minus its number. Where there is no padding that is "
-        "minus 0, which is 0: the slice begins at the very first place, and a full sentence is hidden altogether.",
+        "The padding is counted from the end, by a slice that begins at minus its number. Where there is no padding "
+        "that is minus 0, which is 0: the slice begins at the very first place, and a full sentence is hidden "
+        "altogether.",
         SECTION,
         (hidden_from_the_end,),
     ),
     Misconception(
         "padding_stretched",
-        "The axis of the queries has been stretched, (batch, 1, length, length). An axis of size 1 means “the same for "
-        "all” and fits any number of queries. Stretched, the mask fits self-attention alone: in a decoder the queries come "
-        "from another sentence, of another length.",
+        "The axis of the queries has been stretched, (batch, 1, length, length). An axis of size 1 means “the same "
+        "for all” and fits any number of queries. Stretched, the mask fits self-attention alone: in a decoder the "
+        "queries come from another sentence, of another length.",
         WRONG_SHAPE,
         (shaped(lambda mask: mask[:, None, None].repeat(1, 1, mask.size(-1), 1)),),
     ),
     Misconception(
         "padding_to_the_longest",
-        "The mask is as wide as the longest sentence of the batch, whatever length the batch was padded to. The two agree "
-        "only where a sentence is full: with a fixed length, or a part of a batch on each device, the mask is too narrow.",
+        "The mask is as wide as the longest sentence of the batch, whatever length the batch was padded to. The two "
+        "agree only where a sentence is full: with a fixed length, or a part of a batch on each device, the mask is "
+        "too narrow.",
         SECTION,
         (longest,),
         (
@@ -238,8 +243,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "padding_in_front",
-        "The real tokens are taken to be the last ones. That is how a batch is padded when a model is to write on, since "
-        "the newest token then stands last in every row; here the padding stands behind.",
+        "The real tokens are taken to be the last ones. That is how a batch is padded when a model is to write on, "
+        "since the newest token then stands last in every row; here the padding stands behind.",
         SECTION,
         (in_front,),
     ),
@@ -273,12 +278,12 @@ EXERCISE = Exercise(
         ),
     ),
     hints=(
-        "Two sentences of 2 and 3 tokens are padded to 4. Write down the row of each. What do you compare with what, to "
-        "get an entry?",
-        "torch.arange numbers the places. Comparing all places with all lengths at once takes an axis of size 1 in each: "
-        "one has to become a row, the other a column.",
-        "Places (1, key) below lengths (batch, 1) gives (batch, key). Two axes of size 1 are still missing, between the "
-        "batch and the keys; None in square brackets puts one in.",
+        "Two sentences of 2 and 3 tokens are padded to 4. Write down the row of each. What do you compare with what, "
+        "to get an entry?",
+        "torch.arange numbers the places. Comparing all places with all lengths at once takes an axis of size 1 in "
+        "each: one has to become a row, the other a column.",
+        "Places (1, key) below lengths (batch, 1) gives (batch, key). Two axes of size 1 are still missing, between "
+        "the batch and the keys; None in square brackets puts one in.",
     ),
     cases=cases,
     reference=self_attention.padding_mask,

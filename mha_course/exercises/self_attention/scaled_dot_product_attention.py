@@ -461,16 +461,16 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "scale_by_width",
-        "The scores are divided by the width itself instead of by its root (or by the root twice, once in the queries and once in "
-        "the keys). The weights come out far too even.",
+        "The scores are divided by the width itself instead of by its root (or by the root twice, once in the queries "
+        "and once in the keys). The weights come out far too even.",
         SCALE,
         (scaled_by(lambda query, key: query.size(-1)),),
     ),
     Misconception(
         "scale_by_length",
         "The scores are divided by the root of a length: the number of keys or queries, or whatever stands at an axis "
-        "counted from the front, such as the number of heads. What makes a dot product large is the number of its terms: "
-        "the width of query and key, their last axis.",
+        "counted from the front, such as the number of heads. What makes a dot product large is the number of its "
+        "terms: the width of query and key, their last axis.",
         SCALE,
         (
             scaled_by(lambda query, key: math.sqrt(key.size(-2))),
@@ -482,23 +482,23 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "scale_by_width_of_values",
-        "The scores are divided by the root of the width of the *values*. It is often the same number, but the values have no "
-        "part in the dot product: its terms are as many as query and key are wide.",
+        "The scores are divided by the root of the width of the *values*. It is often the same number, but the values "
+        "have no part in the dot product: its terms are as many as query and key are wide.",
         SCALE,
         (scale_by_width_of_values,),
     ),
     Misconception(
         "scale_fixed",
-        "The scores are divided by a fixed number, 8 or another. That is the root of one width, 64; it has to follow the "
-        "width of the queries that come in.",
+        "The scores are divided by a fixed number, 8 or another. That is the root of one width, 64; it has to follow "
+        "the width of the queries that come in.",
         SCALE,
         tuple(scaled_by_root_of(width) for width in (64, 512, 16, 4, 2)),
         ("https://github.com/lucidrains/muse-maskgit-pytorch/issues/40",),
     ),
     Misconception(
         "scale_rounded",
-        "The root of the width is rounded to a whole number, or the division rounds its result (//). Most widths have no "
-        "whole root.",
+        "The root of the width is rounded to a whole number, or the division rounds its result (//). Most widths have "
+        "no whole root.",
         SCALE,
         (
             scaled_by(lambda query, key: int(math.sqrt(query.size(-1)))),
@@ -507,11 +507,10 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "scale_fourth_root",
-        "The scores are divided by the fourth root of the width. Some programs divide both queries and keys by it, which makes "
-        "the root together; here only one of them was, or only the scores were.",
+        "The scores are divided by the fourth root of the width. Some programs divide both queries and keys by it, "
+        "which makes the root together; here only one of them was, or only the scores were.",
         SCALE,
         (scaled_by(lambda query, key: query.size(-1) ** 0.25),),
-        ("https://github.com/openai/guided-diffusion/issues/38",),
     ),
     Misconception(
         "scale_multiplied",
@@ -521,8 +520,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "scale_after_softmax",
-        "The scale is applied after softmax, to the weights or to what they mix. They no longer sum to 1, outputs shrink as the width "
-        "grows, and softmax is as saturated as it was without a scale.",
+        "The scale is applied after softmax, to the weights or to what they mix. They no longer sum to 1, outputs "
+        "shrink as the width grows, and softmax is as saturated as it was without a scale.",
         SCALE,
         (scale_after_softmax, output_scaled),
         ("https://github.com/FrancescoSaverioZuppichini/ViT/issues/2",),
@@ -549,9 +548,9 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "softmax_fixed_dim2",
-        "The axis of softmax is a fixed number, counted from the front (or left out, which lets PyTorch choose one). That is the "
-        "key axis only as long as the input has just as many axes; with a batch or heads in front it is another one. Counted "
-        "from the end it is right always.",
+        "The axis of softmax is a fixed number, counted from the front (or left out, which lets PyTorch choose one). "
+        "That is the key axis only as long as the input has just as many axes; with a batch or heads in front it is "
+        "another one. Counted from the end it is right always.",
         AXIS,
         (
             *(attend(normalise=partial(torch.softmax, dim=dim)) for dim in (0, 1, 2, 3)),
@@ -561,43 +560,44 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "softmax_over_whole_table",
-        "softmax runs over all scores of an example together, so that the whole table sums to 1. Each query has a 1 of its own "
-        "to share out: every row sums to 1.",
+        "softmax runs over all scores of an example together, so that the whole table sums to 1. Each query has a 1 "
+        "of its own to share out: every row sums to 1.",
         AXIS,
         (attend(normalise=over_whole_table),),
     ),
     Misconception(
         "softmax_twice",
-        "softmax is taken twice. The second one gets numbers between 0 and 1, in which all differences are small, and makes "
-        "weights that are nearly even.",
+        "softmax is taken twice. The second one gets numbers between 0 and 1, in which all differences are small, and "
+        "makes weights that are nearly even.",
         SOFTMAX,
         (attend(normalise=lambda scores: scores.softmax(dim=-1).softmax(dim=-1)),),
     ),
     Misconception(
         "softmax_logarithm",
-        "The weights are logarithms of weights (log_softmax): negative numbers. It is what a loss asks for; to mix with, the "
-        "weights themselves are needed.",
+        "The weights are logarithms of weights (log_softmax): negative numbers. It is what a loss asks for; to mix "
+        "with, the weights themselves are needed.",
         SOFTMAX,
         (attend(normalise=lambda scores: scores.log_softmax(dim=-1)),),
     ),
     Misconception(
         "not_normalised",
-        "The weights are positive, but they do not sum to 1: exp or a sigmoid gives each key a number of its own. Attention is "
-        "a mean, in which more for one key is less for the others.",
+        "The weights are positive, but they do not sum to 1: exp or a sigmoid gives each key a number of its own. "
+        "Attention is a mean, in which more for one key is less for the others.",
         "self_attention#weighted-average",
         (attend(normalise=torch.exp), attend(normalise=torch.sigmoid)),
     ),
     Misconception(
         "divided_without_exponential",
-        "The scores are divided by their sum. They may be negative, and sum to nearly 0: then the weights are huge, of either "
-        "sign. exp comes first.",
+        "The scores are divided by their sum. They may be negative, and sum to nearly 0: then the weights are huge, "
+        "of either sign. exp comes first.",
         SOFTMAX,
         (attend(normalise=lambda scores: scores / scores.sum(dim=-1, keepdim=True)),),
     ),
     Misconception(
         "exponential_overflows",
-        "exp is taken of the scores as they are. From about 89 on its result is infinity in 32 bits, and infinity divided by "
-        "infinity is NaN. softmax subtracts the largest score of each row first, which changes nothing in the result.",
+        "exp is taken of the scores as they are. From about 89 on its result is infinity in 32 bits, and infinity "
+        "divided by infinity is NaN. softmax subtracts the largest score of each row first, which changes nothing in "
+        "the result.",
         "soft_addressing#why-subtract-the-maximum",
         (attend(normalise=exponential),),
     ),
@@ -651,18 +651,18 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "mask_multiplied",
-        "Hidden keys get a score of 0: the scores are multiplied by the mask, or filled with 0. But 0 is an ordinary score, and "
-        "exp(0) = 1: those keys keep a sizeable weight, more than a key whose score is below 0. What is hidden needs the lowest "
-        "score there is.",
+        "Hidden keys get a score of 0: the scores are multiplied by the mask, or filled with 0. But 0 is an ordinary "
+        "score, and exp(0) = 1: those keys keep a sizeable weight, more than a key whose score is below 0. What is "
+        "hidden needs the lowest score there is.",
         MASK,
         (attend(hide=lambda scores, mask: scores * mask, finish=untouched),),
         ("https://github.com/georg-wolflein/good-features/pull/1",),
     ),
     Misconception(
         "mask_tiny_constant",
-        "Hidden keys get a score just below 0: minus a TINY number, such as -1e-12, or the `tiny` or `eps` of the number type, where "
-        "minus a huge one was meant. exp of it is 1, so those keys keep a sizeable weight. (-1e12 and -1e-12 are easily taken for one "
-        "another; the lowest number of a type is finfo's `min`.)",
+        "Hidden keys get a score just below 0: minus a TINY number, such as -1e-12, or the `tiny` or `eps` of the "
+        "number type, where minus a huge one was meant. exp of it is 1, so those keys keep a sizeable weight. (-1e12 "
+        "and -1e-12 are easily taken for one another; the lowest number of a type is finfo's `min`.)",
         MASK,
         (
             *(filled(-tiny) for tiny in (1e-12, 1e-10, 1e-9, 1e-8, 1e-6, 1e-5)),
@@ -694,9 +694,10 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "mask_after_softmax_renormalised",
-        "The weights are multiplied by the mask after softmax, and divided by what is left. On paper that is the same. On a "
-        "computer it fails where a hidden score is far above the others: their weights have been rounded to 0 by then, and 0 "
-        "divided by 0 is NaN (or 0, with a small number added below). The mask belongs before softmax.",
+        "The weights are multiplied by the mask after softmax, and divided by what is left. On paper that is the "
+        "same. On a computer it fails where a hidden score is far above the others: their weights have been rounded "
+        "to 0 by then, and 0 divided by 0 is NaN (or 0, with a small number added below). The mask belongs before "
+        "softmax.",
         MASK,
         tuple(
             attend(hide=lambda scores, mask: scores, finish=weighed_again(epsilon))
@@ -706,15 +707,17 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "mask_too_weak",
-        "Hidden keys get a low score, but not low enough: where it is not far below the others, something comes through. A "
-        "model can even learn to push its own scores below such a number. What is hidden needs the lowest score there is.",
+        "Hidden keys get a low score, but not low enough: where it is not far below the others, something comes "
+        "through. A model can even learn to push its own scores below such a number. What is hidden needs the lowest "
+        "score there is.",
         MASK,
         tuple(filled(number) for number in (-1.0, -5.0, -10.0, -20.0, -50.0, -100.0)),
         ("https://github.com/karpathy/minGPT/issues/75",),
     ),
     Misconception(
         "mask_of_first_example",
-        "One part of the mask is used for all: the first example's, or the first query's row. Elsewhere, too, it has to be its own.",
+        "One part of the mask is used for all: the first example's, or the first query's row. Elsewhere, too, it has "
+        "to be its own.",
         "self_attention#masks-together",
         (
             masked_through(lambda mask: mask[:1] if mask.dim() > 2 else mask),
@@ -726,16 +729,15 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "mask_axis_added",
-        "An axis is put into the mask that was not asked for. The mask comes in a shape that already broadcasts to (…, query, key); "
-        "with one more axis it meets the wrong one, or stretches the result.",
+        "An axis is put into the mask that was not asked for. The mask comes in a shape that already broadcasts to "
+        "(…, query, key); with one more axis it meets the wrong one, or stretches the result.",
         "self_attention#masks-together",
         (masked_through(lambda mask: mask.unsqueeze(1)), masked_through(lambda mask: mask[None])),
-        ("https://github.com/hyunwoongko/transformer/issues/32",),
     ),
     Misconception(
         "mask_transposed",
-        "The last two axes of the mask have changed places. A row is a query, a column a key, as in the scores. With as many queries "
-        "as keys nothing complains, and everybody sees what somebody else may see.",
+        "The last two axes of the mask have changed places. A row is a query, a column a key, as in the scores. With "
+        "as many queries as keys nothing complains, and everybody sees what somebody else may see.",
         "self_attention#masks-together",
         (masked_through(lambda mask: mask.transpose(-2, -1)),),
     ),
@@ -751,15 +753,15 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "mask_truth_value",
-        "`if mask:` asks whether the whole tensor is true, which PyTorch refuses to answer. What you want to know is whether a mask "
-        "was given: compare with None.",
+        "`if mask:` asks whether the whole tensor is true, which PyTorch refuses to answer. What you want to know is "
+        "whether a mask was given: compare with None.",
         MASK,
         (masked_if(lambda query, key, mask: mask),),
     ),
     Misconception(
         "mask_only_when_square",
-        "The mask is used only where there are as many queries as keys. That is self-attention; a mask is needed in the other case "
-        "just as well.",
+        "The mask is used only where there are as many queries as keys. That is self-attention; a mask is needed in "
+        "the other case just as well.",
         "self_attention#cross-attention-in-one-line",
         (
             masked_if(lambda query, key, mask: query.size(-2) == key.size(-2)),
@@ -769,15 +771,15 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "mask_changed_in_place",
-        "The mask is turned round in place, which changes the caller's own: in the next layer, which gets the same one, it hides "
-        "what should be seen.",
+        "The mask is turned round in place, which changes the caller's own: in the next layer, which gets the same "
+        "one, it hides what should be seen.",
         MASK,
         (mask_inverted_in_place,),
     ),
     Misconception(
         "mask_plus_inf",
-        "Hidden keys get plus infinity, or another very large number, where minus was meant (-float('-inf') is a double minus): "
-        "they draw all weight to them, and softmax of infinity is NaN.",
+        "Hidden keys get plus infinity, or another very large number, where minus was meant (-float('-inf') is a "
+        "double minus): they draw all weight to them, and softmax of infinity is NaN.",
         MASK,
         (
             filled(math.inf),
@@ -814,18 +816,18 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "fully_masked_nan_grad",
-        "The output is right and finite, the gradients are NaN. Minus infinity was added to the scores and the NaN that "
-        "it leads to was replaced after softmax, but on the way back softmax still multiplies by it. The NaN must never "
-        "arise: use a finite lowest number, or give such rows ordinary scores first.",
+        "The output is right and finite, the gradients are NaN. Minus infinity was added to the scores and the NaN "
+        "that it leads to was replaced after softmax, but on the way back softmax still multiplies by it. The NaN "
+        "must never arise: use a finite lowest number, or give such rows ordinary scores first.",
         NOTHING,
         (attend(hide=infinity_added, finish=lambda weights, mask: weights.nan_to_num(0.0)),),
         ("https://github.com/pytorch/pytorch/issues/41508",),
     ),
     Misconception(
         "weights_detached",
-        "The output is right to the last bit, but queries and keys get no gradient: the weights have been rebuilt from "
-        "raw data (.data, .detach(), .numpy(), torch.tensor(...)), which cuts them off. Such a layer never learns where "
-        "to look.",
+        "The output is right to the last bit, but queries and keys get no gradient: the weights have been rebuilt "
+        "from raw data (.data, .detach(), .numpy(), torch.tensor(...)), which cuts them off. Such a layer never "
+        "learns where to look.",
         GRADIENTS,
         (
             attend(finish=lambda weights, mask: nothing_is_zero(weights, mask).detach()),
@@ -838,15 +840,15 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "result_detached",
-        "The output is right, and nothing gets a gradient: the result has been cut off (.detach(), .data, torch.no_grad(), "
-        "numpy). Such a layer, and everything before it, never learns.",
+        "The output is right, and nothing gets a gradient: the result has been cut off (.detach(), .data, "
+        "torch.no_grad(), numpy). Such a layer, and everything before it, never learns.",
         GRADIENTS,
         (changed(lambda output, weights: (output.detach(), weights.detach())),),
     ),
     Misconception(
         "one_input_detached",
-        "One of query, key and value gets no gradient: it has been cut off (.detach(), .data, numpy) before it was used. Its "
-        "projection never learns.",
+        "One of query, key and value gets no gradient: it has been cut off (.detach(), .data, numpy) before it was "
+        "used. Its projection never learns.",
         GRADIENTS,
         (
             called_with(lambda query, key, value: (query.detach(), key, value)),
@@ -863,8 +865,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "key_reshaped",
-        "The keys are brought into the shape (d_head, key) by view or reshape. That cuts the same row of numbers anew and "
-        "turns nothing: features of different keys end up in one column. The two axes have to change places.",
+        "The keys are brought into the shape (d_head, key) by view or reshape. That cuts the same row of numbers anew "
+        "and turns nothing: features of different keys end up in one column. The two axes have to change places.",
         ROLES,
         (
             transposed_by(lambda key: key.reshape(*key.shape[:-2], key.size(-1), key.size(-2))),
@@ -873,9 +875,9 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "axes_counted_from_the_front",
-        "The keys are transposed, or multiplied, along axes counted from the front (.T and .t(), transpose(0, 1), transpose(1, 2), "
-        "torch.mm, torch.bmm). That suits one number of axes alone. Counted from the end it suits all, and @ takes any number in "
-        "front.",
+        "The keys are transposed, or multiplied, along axes counted from the front (.T and .t(), transpose(0, 1), "
+        "transpose(1, 2), torch.mm, torch.bmm). That suits one number of axes alone. Counted from the end it suits "
+        "all, and @ takes any number in front.",
         FUNCTION,
         (
             transposed_by(lambda key: key.transpose(0, 1)),
@@ -887,8 +889,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "roles_exchanged",
-        "Queries and keys have changed roles: each key asks the queries. There is one row of weights for each *query*, and as many "
-        "columns as keys.",
+        "Queries and keys have changed roles: each key asks the queries. There is one row of weights for each "
+        "*query*, and as many columns as keys.",
         ROLES,
         (
             attend(score=lambda query, key: scaled_first(key, query)),
@@ -897,8 +899,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "cosine_scores",
-        "Queries and keys are brought to length 1 first, so that only their angle counts. That is another similarity: in the dot "
-        "product long vectors score higher, and a model uses this.",
+        "Queries and keys are brought to length 1 first, so that only their angle counts. That is another similarity: "
+        "in the dot product long vectors score higher, and a model uses this.",
         "soft_addressing#similarity-functions",
         (
             attend(score=lambda query, key: product(F.normalize(query, dim=-1), F.normalize(key, dim=-1))),
@@ -907,8 +909,9 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "dropout_always_on",
-        "Weights are dropped at random. A function does not know whether a model is being trained, and torch's own dropout is on "
-        "unless it is told otherwise. The layer around it decides that; this function gives the same result every time.",
+        "Weights are dropped at random. A function does not know whether a model is being trained, and torch's own "
+        "dropout is on unless it is told otherwise. The layer around it decides that; this function gives the same "
+        "result every time.",
         FUNCTION,
         (dropping(0.1), dropping(0.5), dropping(0.2)),
         (
@@ -918,15 +921,16 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "number_type_changed",
-        "The results have another number type than the inputs, or were calculated in one that is too coarse for them. Softmax in 32 bits is a good idea in half precision; but cast "
-        "back afterwards. And float64 loses half its digits by it.",
+        "The results have another number type than the inputs, or were calculated in one that is too coarse for them. "
+        "Softmax in 32 bits is a good idea in half precision; but cast back afterwards. And float64 loses half its "
+        "digits by it.",
         HALF,
         (always_float32, weights_in_float32, attend(normalise=softmax_in_float32)),
     ),
     Misconception(
         "axes_squeezed",
-        "An axis of size 1 has been taken away (squeeze). It is an axis all the same: one query, or a single key, still has a row "
-        "or a column of its own.",
+        "An axis of size 1 has been taken away (squeeze). It is an axis all the same: one query, or a single key, "
+        "still has a row or a column of its own.",
         "self_attention#shapes",
         (
             changed(lambda output, weights: (output.squeeze(), weights.squeeze())),
@@ -936,16 +940,16 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "weights_averaged",
-        "The weights are averaged or summed over the heads, as nn.MultiheadAttention does unless told otherwise. Here each head keeps "
-        "its own.",
+        "The weights are averaged or summed over the heads, as nn.MultiheadAttention does unless told otherwise. Here "
+        "each head keeps its own.",
         "self_attention#shapes",
         (changed(heads_joined(torch.mean)), changed(heads_joined(torch.sum))),
         ("https://github.com/TransformerLensOrg/TransformerLens/pull/666",),
     ),
     Misconception(
         "first_example_for_all",
-        "The keys or values of the first example are used for all. The examples of a batch have nothing to do with one another; "
-        "every step leaves the axes in front as they are.",
+        "The keys or values of the first example are used for all. The examples of a batch have nothing to do with "
+        "one another; every step leaves the axes in front as they are.",
         "self_attention#shapes",
         (
             called_with(lambda query, key, value: (query, first_of(key), value)),
@@ -955,8 +959,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "weights_transposed",
-        "The weights meet the values the wrong way round. Row i of the weights holds the shares of query i, one for each row of the "
-        "values: they are multiplied as they are.",
+        "The weights meet the values the wrong way round. Row i of the weights holds the shares of query i, one for "
+        "each row of the values: they are multiplied as they are.",
         ROLES,
         (weights_transposed,),
     ),
@@ -980,8 +984,8 @@ MISCONCEPTIONS = (
     ),
     Misconception(
         "query_scaled_in_place",
-        "The query, or the key, is divided in place (/=), which changes the caller's own tensor: whoever uses it afterwards, a "
-        "residual connection say, gets the scaled one.",
+        "The query, or the key, is divided in place (/=), which changes the caller's own tensor: whoever uses it "
+        "afterwards, a residual connection say, gets the scaled one.",
         FUNCTION,
         (query_scaled_in_place, key_scaled_in_place),
     ),
@@ -1009,9 +1013,9 @@ EXERCISE = Exercise(
         "them before they can serve as proportions?",
         "Five steps: product, scale, mask, softmax, weighted sum. Count axes from the end, so "
         "that any number of them may stand in front.",
-        "Divide the query by the root of its width before the product. Fill hidden scores with the lowest finite number "
-        "of their type, torch.finfo(scores.dtype).min, take softmax along the last axis, and think of a row in which "
-        "everything is hidden.",
+        "Divide the query by the root of its width before the product. Fill hidden scores with the lowest finite "
+        "number of their type, torch.finfo(scores.dtype).min, take softmax along the last axis, and think of a row in "
+        "which everything is hidden.",
     ),
     cases=cases,
     reference=self_attention.scaled_dot_product_attention,

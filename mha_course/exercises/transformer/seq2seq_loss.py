@@ -39,6 +39,10 @@ def cases(rng: Generator) -> Iterator[Case]:
         (Call((logits, labels, -100)), Call((logits + 5, labels, -100))),
         holds=(same_if_raised,),
     )
+    labels = torch.randint(5, (1, 3), generator=rng)
+    call = Call((30 * F.one_hot(labels, 5).float(), labels, -100))
+    yield Case("cross-entropy", f"{sizes(1, 3, 5)}, a model that is certain and right", (call,), holds=(no_loss,))
+    logits, labels, _ = unpadded(rng, 2, 3, 7).args
     yield Case("cross-entropy", f"{sizes(2, 3, 7)}, pad 0, no padding", (Call((logits, labels.clamp(min=1), 0)),))
     logits = randn(rng, 1, 6000, 3, scale=12)
     yield half_precision("cross-entropy", Call((logits.half(), logits.argmin(-1), -100)))
@@ -174,6 +178,10 @@ def no_gradient_at(padding: Tensor) -> Property:
 
 gradient_arrives = Property(
     "A gradient reaches the scores.", lambda outputs: None if outputs[0].any() else "none reaches them"
+)
+no_loss = Property(
+    "A model that is certain of every right word has no loss.",
+    lambda outputs: None if abs(float(outputs[0])) < 1e-3 else f"its loss should be 0, but is {float(outputs[0]):.3g}",
 )
 same_if_raised = unchanged(
     "Softmax sees only differences: the same number added to all scores of a place changes nothing.",
