@@ -127,17 +127,15 @@ def test_an_answer_without_work_gets_nothing(exercise, lazy):
 
 
 @every_misconception
-@pytest.mark.parametrize("seed", range(3))
-def test_a_misconception_is_rejected_and_recognised_as_itself(exercise: Exercise, known: Misconception, seed):
-    if seed and exercise.task == "plug":
-        pytest.skip("the real model takes its time, and its sentences are the same for every seed")
-    for wrong in known.wrong:
-        verdict = verdict_on(exercise, wrong, seed)
-        assert verdict.verdict in ("failed", "partly"), verdict.message
-        assert verdict.points < exercise.points
-        assert verdict.misconception == known.name
-        to_find = exercise.task == "repair" and known is exercise.misconceptions[0]
-        assert (known.explanation in verdict.message) is not to_find
+def test_a_misconception_is_rejected_and_recognised_as_itself(exercise: Exercise, known: Misconception):
+    for seed in range(1 if exercise.task == "plug" else 3):  # the real model takes its time
+        for wrong in known.wrong:
+            verdict = verdict_on(exercise, wrong, seed)
+            assert verdict.verdict in ("failed", "partly"), verdict.message
+            assert verdict.points < exercise.points
+            assert verdict.misconception == known.name, (wrong.__name__, seed)
+            to_find = exercise.task == "repair" and known is exercise.misconceptions[0]
+            assert (known.explanation in verdict.message) is not to_find
 
 
 @every_misconception

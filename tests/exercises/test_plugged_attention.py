@@ -8,23 +8,23 @@ import torch
 
 from mha_course import pretrained
 from mha_course.exercises.multi_head.MultiHeadAttention import MaskIgnored, ScaleByModelWidth, WeightsReturnedToo
-from mha_course.exercises.pretrained import PluggedAttention as plugged
+from mha_course.exercises.pretrained import PluggedAttention
 from mha_course.grader.judging import judge
 from mha_course.grader.worker import run_case
 from mha_course.multi_head import MultiHeadAttention
 
 
 def told(answer) -> str:
-    return plugged.aftermath(partial(run_case, answer, is_learners=lambda filename: False))
+    return PluggedAttention.aftermath(partial(run_case, answer, is_learners=lambda filename: False))
 
 
 def test_the_course_s_own_attention_finds_what_the_model_itself_finds():
     model = pretrained.load()
-    vectors = model.embed(plugged.SENTENCES)
-    torch.testing.assert_close(plugged._right_vectors(), vectors, atol=1e-5, rtol=0)
-    for sentence, near, _ in plugged.SEARCHES:
+    vectors = model.embed(PluggedAttention.SENTENCES)
+    torch.testing.assert_close(PluggedAttention._right_vectors(), vectors, atol=1e-5, rtol=0)
+    for sentence, near, _ in PluggedAttention.SEARCHES:
         similarities = vectors @ model.embed([sentence])[0]
-        assert plugged.SENTENCES[similarities.topk(2).indices[1]] == near
+        assert PluggedAttention.SENTENCES[similarities.topk(2).indices[1]] == near
 
 
 def test_a_right_layer_is_told_to_agree():
@@ -44,7 +44,7 @@ def test_a_wrong_layer_is_told_what_it_finds_and_what_it_should(wrong):
 
 def test_every_misconception_shows_in_the_whole_model_unless_it_can_not_occur_there():
     never = {"self_attention_only", "kv_shape_from_query", "mask_square_reshape"}  # need other queries or another mask
-    for known in plugged.MISCONCEPTIONS:
+    for known in PluggedAttention.MISCONCEPTIONS:
         for wrong in known.wrong:
             assert ("as it should" in told(wrong)) == (known.name in never), known.name
 
@@ -100,15 +100,15 @@ def test_numbers_that_overflow_behind_the_last_layer_are_told():
             reply["results"][0]["output"].fill_(3e38)
         return reply
 
-    assert plugged.aftermath(run).endswith("so large that nothing but NaN is left at its end.")
+    assert PluggedAttention.aftermath(run).endswith("so large that nothing but NaN is left at its end.")
 
 
 def test_without_the_weights_nothing_is_marked_and_the_command_is_named():
-    plugged._model.cache_clear()
+    PluggedAttention._model.cache_clear()
     try:
         with mock.patch.object(pretrained, "CARRIER", "a_package_that_is_not_there"):
-            verdict = judge(plugged.EXERCISE, partial(run_case, MultiHeadAttention, is_learners=bool), seed=97)
+            verdict = judge(PluggedAttention.EXERCISE, partial(run_case, MultiHeadAttention, is_learners=bool), seed=97)
     finally:
-        plugged._model.cache_clear()
+        PluggedAttention._model.cache_clear()
     assert (verdict.verdict, verdict.points) == ("not_gradable", None)
     assert pretrained.INSTALL in verdict.message

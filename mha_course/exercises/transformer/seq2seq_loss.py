@@ -149,7 +149,7 @@ def padded(rng: Generator, batch: int, length: int, words: int, pad: int) -> Cal
 def gradient_of_the_logits(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def gradient(logits: Tensor, *rest: Any) -> Tensor:
         leaf = logits.clone().requires_grad_()
-        found = loss(leaf, *rest)
+        found = torch.as_tensor(loss(leaf, *rest)).sum()
         if found.requires_grad:
             found.backward()
         return torch.zeros_like(logits) if leaf.grad is None else leaf.grad

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,12 +11,13 @@ from torch import Generator, Tensor
 from torch.nn import functional as F
 
 from mha_course import training
-from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part
+from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, Property, given
 from mha_course.exercises.properties import randn
 from mha_course.exercises.transformer.seq2seq_loss import (
     LARGE,
     PADDING,
     general,
+    gradient_of_the_logits,
     half_precision,
     kept,
     padded,
@@ -47,6 +48,15 @@ def cases(rng: Generator) -> Iterator[Case]:
     ):
         label = f"{sizes(batch, length, words)}, smoothing {share}"
         yield Case("smoothing", label, (unpadded(rng, batch, length, words, share),))
+    wanted = torch.tensor([0.025, 0.925, 0.025, 0.025]).view(1, 1, 4)
+    yield Case(
+        "smoothing",
+        "4 words, smoothing 0.1, a model that gives the right word a probability of 0.925 and each other one 0.025",
+        (Call((wanted.log(), torch.tensor([[1]]), 3, 0.1)),),
+        through=given(gradient_of_the_logits),
+        compare=False,
+        holds=(nothing_to_improve,),
+    )
     logits, labels, pad, _ = unpadded(rng, 2, 3, 7).args
     label = f"{sizes(2, 3, 7)}, smoothing 0.1"
     yield Case(
@@ -74,6 +84,19 @@ def unpadded(rng: Generator, batch: int, length: int, words: int, share: float =
 def smoothed(rng: Generator, batch: int, length: int, words: int, pad: int) -> Call:
     share = 0.1 + 0.1 * int(torch.randint(3, (), generator=rng))
     return Call((*padded(rng, batch, length, words, pad).args, share))
+
+
+def _still_pulled(outputs: Sequence[Any]) -> str | None:
+    pull = float(outputs[0].flatten()[1])
+    if outputs[0].abs().max() < 1e-4:
+        return None
+    return f"the gradient still asks for {'more' if pull < 0 else 'less'} of the right word"
+
+
+nothing_to_improve = Property(
+    "The loss is lowest where the right word has what its label leaves it, 1 - smoothing + smoothing / V.",
+    _still_pulled,
+)
 
 
 # --- wrong answers -------------------------------------------------------------------------------------------------
