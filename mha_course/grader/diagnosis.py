@@ -58,8 +58,9 @@ def diagnose(
             if not agrees(wrong, shown):
                 continue
             explained = sum(agrees(wrong, number) for number in to_explain)
-            if explained < len(to_explain) and outcomes[shown].error is not None:
-                continue  # errors of one type do agree by chance
+            by_chance = outcomes[shown].error is not None or plan[shown][0].accepts is not None
+            if explained < len(to_explain) and by_chance:  # as errors of one type do, and a yes or no
+                continue
             agreeing = (explained, sum(agrees(wrong, number) for number in others))
             if agreeing > most:
                 best, most = misconception, agreeing
