@@ -175,7 +175,7 @@ def lengths(attention: Callable[..., Any]) -> Callable[..., Any]:
         for piece in pieces:
             attention(piece, cache)
             found.append(cache.length)
-        return found
+        return torch.tensor(found)
 
     return run
 

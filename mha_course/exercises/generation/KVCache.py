@@ -28,11 +28,10 @@ def cases(rng: Generator) -> Iterator[Case]:
         holds=(starts_empty,),
         compare=False,
     )
-    tensors = pair(rng, 2, 3, 4, 5, 3)
-    for made, holds in (("before", other_stays_empty), ("after", stays_full)):
+    call = Call(pair(rng, 2, 3, 4, 5, 3))
+    for made, script, rule in (("before", two_made_before, other_stays_empty), ("after", two_made_after, stays_full)):
         label = f"two caches, the second made {made} the first gets 4 tokens"
-        script = given(two_made_before if made == "before" else two_made_after)
-        yield Case("a new cache", label, (Call(tensors),), through=script, holds=(holds,), compare=False)
+        yield Case("a new cache", label, (call,), through=given(script), holds=(rule,), compare=False)
 
     for batch, heads, d_head, d_value, pieces, note in (
         (1, 2, 3, 3, (1, 1), ""),
@@ -57,8 +56,10 @@ def cases(rng: Generator) -> Iterator[Case]:
     calls[1] = Call(calls[1].args, method="append", backward=True)
     yield Case("append", "batch 1, 5 heads, pieces of 2 and 3 tokens, with gradients", tuple(calls), Call(()))
     for note, other in (("", (2, 2, 2, 3, 3)), (", of one shape", (1, 2, 2, 3, 2))):
-        call = Call((*pair(rng, 1, 2, 2, 3, 2), *pair(rng, *other)))
-        yield Case("append", f"two caches that are filled in turn{note}", (call,), through=given(in_turn))
+        tensors = (*pair(rng, 1, 2, 2, 3, 2), *pair(rng, *other))
+        for which, name in enumerate(("first", "second")):
+            label = f"two caches that are filled in turn{note}, the {name} of them"
+            yield Case("append", label, (Call((*tensors, which)),), through=given(in_turn))
 
     for part, batch, heads, tokens, rows in (
         ("reorder", 2, 3, 2, (1, 0)),
@@ -147,11 +148,11 @@ def two_made_after(cache: Callable[[], Any]) -> Callable[..., Any]:
 
 
 def in_turn(cache: Callable[[], Any]) -> Callable[..., Any]:
-    def run(key: Tensor, value: Tensor, other_key: Tensor, other_value: Tensor) -> Any:
+    def run(key: Tensor, value: Tensor, other_key: Tensor, other_value: Tensor, which: int) -> Any:
         one, other = cache(), cache()
         one.append(key, value)
         other.append(other_key, other_value)
-        return one.append(key, value), other.append(other_key, other_value)
+        return (one.append(key, value), other.append(other_key, other_value))[which]
 
     return run
 
@@ -161,20 +162,15 @@ def _not_empty(outputs: Sequence[Any]) -> str | None:
 
 
 def _filled_by_another(outputs: Sequence[Any]) -> str | None:
-    return (
-        None
-        if outputs[0] == 0
-        else f"what one cache was given is found in the other, which holds {int(outputs[0])} tokens"
-    )
+    found = int(outputs[0])
+    return None if found == 0 else f"what one cache was given is found in the other, which holds {found} tokens"
 
 
 def _emptied_by_another(outputs: Sequence[Any]) -> str | None:
     before, after = outputs[0]
-    return (
-        None
-        if after == before
-        else f"when another cache is made, the first one holds {after} tokens instead of {before}"
-    )
+    if after == before:
+        return None
+    return f"when another cache is made, the first one holds {after} tokens instead of {before}"
 
 
 starts_empty = Property("A new cache is empty.", _not_empty)

@@ -165,11 +165,7 @@ def _half_precision_cases(rng: Generator) -> Iterator[Case]:
     yield Case("half precision", describe(q, k, v) + ", bfloat16", (Call((q, k, v)),), tolerance=3e-2)
     q, k, v = inputs(rng, (), 3, 5, 7, 2)
     call = Call((q.half(), k.half(), v.half(), ragged_mask(rng, 3, 5)))
-    advice = (
-        "One thing could be better: with a mask it fails in float16, where a fill value such as -1e9 does not exist. "
-        "torch.finfo(scores.dtype).min is the lowest number of whatever type there is."
-    )
-    yield Case("half precision", describe(q, k, v) + ", float16, a mask", (call,), tolerance=1e-2, advice=advice)
+    yield Case("half precision", describe(q, k, v) + ", float16, a mask", (call,), tolerance=1e-2)
 
 
 def inputs(
@@ -536,6 +532,19 @@ MISCONCEPTIONS = (
         (
             "https://github.com/ultralytics/ultralytics/pull/24990",
             "https://github.com/philipturner/metal-flash-attention/issues/8",
+        ),
+    ),
+    Misconception(
+        "fill_beyond_half_precision",
+        "Hidden scores are filled with a number such as -1e9, which float16 does not have: it ends at -65,504. The fill "
+        "raises an error, or becomes minus infinity, as soon as somebody runs the model in half precision. The lowest "
+        "number depends on the type of the scores, and can be asked for.",
+        HALF,
+        (attend(hide=with_number(-1e9)),),
+        (
+            "https://github.com/facebookresearch/fairseq/issues/3575",
+            "https://github.com/NVIDIA/apex/issues/1105",
+            "https://github.com/facebookresearch/ParlAI/pull/2536",
         ),
     ),
     Misconception(

@@ -288,18 +288,18 @@ MISCONCEPTIONS = (
         (zeros_not_counted,),
     ),
     Misconception(
-        "loss_as_a_number",
-        "The losses are added as plain numbers (.item(), float(...)). The value is right and there's no way back: "
-        "backward() needs the tensor.",
-        GRADIENTS,
-        (numbers_added,),
-    ),
-    Misconception(
         "gradient_cut",
         "The value is right, but no gradient gets through: a new tensor is made of the numbers, or a detached one. Training "
         "runs, and the model stays as it is.",
         GRADIENTS,
         (made_anew, made_anew_counting),
+    ),
+    Misconception(
+        "loss_as_a_number",
+        "The losses are added as plain numbers (.item(), float(...)). The value is right and there's no way back: "
+        "backward() needs the tensor.",
+        GRADIENTS,
+        (numbers_added,),
     ),
     Misconception(
         "only_last_has_gradient",

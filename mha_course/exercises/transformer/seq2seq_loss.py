@@ -515,16 +515,16 @@ SHARED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         (),
     ),
     (
-        "loss_as_a_number",
-        "A plain Python number comes back (.item(), float(...)). It has the right value and no way back: backward() "
-        "needs the tensor. Numbers are for printing.",
+        "gradient_cut",
+        "The value is right, but no gradient gets through: somewhere the graph is cut (.detach(), .data, torch.no_grad, "
+        "torch.tensor(...) of a tensor). Training runs, and the model stays as it is.",
         GRADIENTS,
         (),
     ),
     (
-        "gradient_cut",
-        "The value is right, but no gradient gets through: somewhere the graph is cut (.detach(), .data, torch.no_grad, "
-        "torch.tensor(...) of a tensor). Training runs, and the model stays as it is.",
+        "loss_as_a_number",
+        "A plain Python number comes back (.item(), float(...)). It has the right value and no way back: backward() "
+        "needs the tensor. Numbers are for printing.",
         GRADIENTS,
         (),
     ),
