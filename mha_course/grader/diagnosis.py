@@ -44,7 +44,8 @@ def diagnose(
         Among those that agree with the learner on every case to be explained, the one that agrees on most cases overall.
         If there is none: the one that agrees on most of the cases to be explained, if these are more than half and the
         one that is shown is among them; two wrong results don't agree by chance, so that slip is there, beside another.
-        Else None.
+        Else None. Errors of one type do agree by chance: where one is shown, everything has to be explained, and half
+        of all else to agree.
     """
     plan = experiments(exercise, seed)
     others = set(range(len(outcomes))).difference(to_explain)
@@ -59,11 +60,13 @@ def diagnose(
                 continue
             explained = sum(agrees(wrong, number) for number in to_explain)
             by_chance = outcomes[shown].error is not None or plan[shown][0].accepts is not None
-            if explained < len(to_explain) and by_chance:  # as errors of one type do, and a yes or no
+            if explained < len(to_explain) and by_chance:
                 continue
-            agreeing = (explained, sum(agrees(wrong, number) for number in others))
-            if agreeing > most:
-                best, most = misconception, agreeing
+            besides = sum(agrees(wrong, number) for number in others)
+            if outcomes[shown].error is not None and 2 * besides < len(others):
+                continue  # and it goes wrong where the learner does not
+            if (explained, besides) > most:
+                best, most = misconception, (explained, besides)
     return best
 
 

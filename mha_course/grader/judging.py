@@ -332,6 +332,8 @@ def _first_difference(output: Any, right: Any, tolerance: float, names: Sequence
     wrong = ~((off <= slack) | (output == right) | (output.isnan() & right.isnan()))
     index = tuple(wrong.nonzero()[0].tolist())
     got, wanted = (_shown(x[index]) for x in (output, right))
+    if got == wanted:
+        got, wanted = (_shown(x[index], digits=12) for x in (output, right))
     if not right.dim():
         return f"the result is {got} and should be {wanted}"
     kind = "entries" if right.dtype == torch.bool else "numbers"
@@ -341,8 +343,8 @@ def _first_difference(output: Any, right: Any, tolerance: float, names: Sequence
     )
 
 
-def _shown(value: Tensor) -> str:
-    return f"{value.item():.5g}" if value.is_floating_point() else str(value.item())
+def _shown(value: Tensor, digits: int = 5) -> str:
+    return f"{value.item():.{digits}g}" if value.is_floating_point() else str(value.item())
 
 
 def _place(outcome: Outcome | None) -> str:

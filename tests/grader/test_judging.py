@@ -267,6 +267,26 @@ def test_a_slip_beside_another_is_named_if_it_shows_in_most_cases_and_in_the_one
     assert verdict(wanted, raises_in_the_small).misconception is None
 
 
+def test_an_error_is_not_put_down_to_a_slip_that_goes_wrong_nearly_everywhere_else():
+    def raises(x):
+        raise ValueError("x")
+
+    def raises_once(x):
+        return raises(x) if len(x) == 3 else x
+
+    known = (Misconception("raises", "It raises.", "multi_head#the-layer", (raises,)),)
+    cases = [Case("core", f"{n} numbers", (Call((torch.ones(n),)),)) for n in (2, 3, 5, 7)]
+    wanted = exercise(lambda x: x, *cases, misconceptions=known)
+    assert verdict(wanted, raises_once).misconception is None
+    assert verdict(wanted, raises).misconception == "raises"
+
+
+def test_two_numbers_that_look_alike_are_shown_with_more_digits():
+    wanted = exercise(lambda: torch.tensor(0.5, dtype=torch.float64), case(tolerance=1e-9))
+    found = verdict(wanted, lambda: torch.tensor(0.500000125, dtype=torch.float64))
+    assert "the result is 0.500000125 and should be 0.5" in found.message
+
+
 def test_what_the_answer_does_at_work_is_said_after_a_pass_and_a_failure_but_not_where_it_raised():
     def aftermath(run):
         output = run(case(torch.ones(2)).message())["results"][0]["output"]
