@@ -146,7 +146,7 @@ def _fell_short(
     named = None if exercise.task == "repair" and known is exercise.misconceptions[0] else known
     feedback = Feedback(
         rule=failure.rule,
-        evidence=f"On {plan[shown][0].label}: {failure.evidence}{_place(outcomes[shown])}.",
+        evidence=f"On {plan[shown][0].label}: {failure.evidence.rstrip('.')}{_place(outcomes[shown])}.",
         misconception=known.name if known else None,
         explanation=named.explanation if named else "",
         section=named.section if named else section if failure.rank > KIND else "",
@@ -256,10 +256,9 @@ def _failures(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcom
     for number, (output, right) in enumerate(zip(outcome.outputs, expected.outputs, strict=True)):
         yield from _wrong_kind(output, right, should, _types(case))
         if outcome.changed[number]:
-            changed = ", ".join(_argument(exercise, name) for name in outcome.changed[number])
-            yield Failure(
-                4, "The input stays as it was: the caller may still need it.", f"{changed} was changed in place"
-            )
+            changed = [_argument(exercise, name) for name in outcome.changed[number]]
+            what = f"{', '.join(changed)} {'were' if len(changed) > 1 else 'was'} changed in place"
+            yield Failure(4, "The input stays as it was: the caller may still need it.", what)
     for number, property_ in enumerate(case.holds):
         evidence = property_.evidence(outcome.outputs)
         if evidence is not None:

@@ -168,7 +168,7 @@ class _Tools:
         return value
 
     def _object(self, spec: Mapping[str, Any]) -> Any:
-        key = (spec["source"], spec["given"], repr(spec["args"]), spec["tag"])
+        key = (spec["source"], spec["given"], _written(spec["args"]), spec["tag"])
         if key not in self._made:
             namespace: dict[str, Any] = {
                 "__name__": "given",
@@ -183,6 +183,15 @@ class _Tools:
             made = namespace[spec["given"]]
             self._made[key] = made if spec["args"] is None else made(*map(self.fresh, spec["args"]))
         return self._made[key]
+
+
+def _written(value: Any) -> str:
+    """Write arguments out in full, as `repr` does for all but tensors."""
+    if isinstance(value, Tensor):
+        return f"{value.dtype} {tuple(value.shape)} {value.tolist()}"
+    if type(value) in (list, tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    return repr(value)
 
 
 def _run_call(

@@ -145,7 +145,7 @@ def _dropout_cases(rng: Generator) -> Iterator[Case]:
         holds=(unchanged("In evaluation mode nothing is left to chance.", "two runs on one input differ by {change}"),),
     )  # fmt: skip
     rule = Property("In evaluation mode nothing is left to chance.", lambda outputs: _moved(outputs[1:]))
-    calls = Call((x,)), *(Call((x,), train=False),) * 2
+    calls: tuple[Call, ...] = Call((x,)), *(Call((x,), train=False),) * 2
     label = "dropout 0.5, in training, then twice in evaluation mode"
     yield layer(rng, "dropout", x, 2, 11, label, calls=calls, dropout=0.5, train=True, compare=False, holds=(rule,))
     nothing = {**silence("self_attn.out_proj", 14, 14), **silence("ffn.2", 14, 11)}
@@ -290,8 +290,9 @@ def dropped_or_scaled(part: str, p: float, height: float) -> Property:
         low, step = features.amin(dim=-1), features.amax(dim=-1) - features.amin(dim=-1)
         told = step > 1e-3  # else all of the token's features were dropped, or none
         if told.float().mean() < 0.5:
-            alike = close(features, features[:1].expand_as(features))
-            return "nothing of it is ever dropped" if alike else "a token gets all of it or nothing"
+            if not close(features, features[:1].expand_as(features)):
+                return "a token gets all of it or nothing"
+            return "all of it is dropped" if (last > low).all() else "nothing of it is ever dropped"
         features, last, low, step = features[told], last[told], low[told], step[told]
         share = (features - low[:, None]) / step[:, None]
         if (share - share.round()).abs().max() > 1e-2:
@@ -342,7 +343,7 @@ class Steps(EncoderLayer):
 
 def variant(
     base: type[nn.Module],
-    forward: Callable[[Any, Tensor, Tensor | None], Any] | None = None,
+    forward: Callable[..., Any] | None = None,
     build: Callable[[Any], None] | None = None,
     **steps: Callable[..., Any],
 ) -> type[nn.Module]:

@@ -293,7 +293,6 @@ MISCONCEPTIONS = (
         "remainder is the token.",
         BEAMS,
         (Exchanged(),),
-        ("https://github.com/pcyin/pytorch_basic_nmt/issues/3",),
     ),
     Misconception(
         "scores_not_normalised",

@@ -204,7 +204,6 @@ MISCONCEPTIONS = (
         "The positions are those of the first row, for every row. Each text has padding of its own.",
         SECTION,
         (first_row_for_all,),
-        ("https://github.com/huggingface/transformers/pull/48028",),
     ),
     Misconception(
         "counted_along_the_batch",

@@ -339,7 +339,6 @@ MISCONCEPTIONS = (
         "says what goes.",
         SECTION,
         (keeping(all_but_the_set),),
-        ("https://github.com/EricLBuehler/mistral.rs/pull/1316",),
     ),
     Misconception(
         "least_probable_first",
@@ -347,7 +346,6 @@ MISCONCEPTIONS = (
         "only if everything else is not enough. argsort and sort go from small to large unless they are told otherwise.",
         SECTION,
         (keeping(worst_added_up), keeping(worst_kept_below_p)),
-        ("https://github.com/dmlc/gluon-nlp/issues/1481",),
     ),
     Misconception(
         "not_sorted",
@@ -378,7 +376,6 @@ MISCONCEPTIONS = (
         "The set reaches 1 - p instead of p. p is what is kept; 1 - p, or a little less, is what is ruled out.",
         SECTION,
         (keeping(reaching_the_rest),),
-        ("https://github.com/lucidrains/DALLE-pytorch/issues/318",),
     ),
     Misconception(
         "share_of_the_vocabulary",
@@ -416,7 +413,6 @@ MISCONCEPTIONS = (
         "A score that gives probability 0 is needed.",
         SECTION,
         (keeping(nucleus, 0.0),),
-        ("https://github.com/karpathy/minGPT/issues/10",),
     ),
     Misconception(
         "large_negative_number",

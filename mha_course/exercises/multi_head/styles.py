@@ -9,6 +9,8 @@ from einops import rearrange
 from torch import nn
 from torch.nn import functional as F
 
+from mha_course.self_attention import scaled_dot_product_attention
+
 
 def split_by_loop(x, num_heads):
     if x.shape[-1] % num_heads != 0:
@@ -137,8 +139,138 @@ class Fused(nn.Module):
         return self.out_proj(rearrange(weights @ v, "b h l d -> b l (h d)"))
 
 
+def in_turn_concatenated(query, key, value, num_heads):
+    size = query.shape[-1] // num_heads
+    out = []
+    for q, k, v in zip(query.split(size, -1), key.split(size, -1), value.split(size, -1), strict=True):
+        out.append(torch.softmax(torch.bmm(q, k.transpose(1, 2)) / math.sqrt(size), -1) @ v)
+    return torch.cat(out, 2)
+
+
+def in_turn_permuted(query, key, value, num_heads):
+    q, k, v = (rearrange(x, "b l (h d) -> h b l d", h=num_heads) for x in (query, key, value))
+    heads = torch.stack([F.scaled_dot_product_attention(q[h], k[h], v[h]) for h in range(num_heads)])
+    return heads.permute(1, 2, 0, 3).reshape(query.shape)
+
+
+def in_turn_filled(query, key, value, num_heads):
+    result = torch.empty_like(query)
+    d = query.size(-1) // num_heads
+    for h in range(num_heads):
+        s = slice(h * d, h * d + d)
+        result[..., s] = (query[..., s] @ key[..., s].mT / d**0.5).softmax(-1) @ value[..., s]
+    return result
+
+
+def masked_by_library(query, key, value, mask):
+    return F.scaled_dot_product_attention(query, key, value, attn_mask=mask.unsqueeze(1))
+
+
+def masked_by_copies(query, key, value, mask):
+    mask = mask.unsqueeze(1).repeat(1, query.shape[1], 1, 1)
+    scores = torch.einsum("bhqd,bhkd->bhqk", query, key) / query.shape[-1] ** 0.5
+    weights = torch.softmax(torch.where(mask, scores, torch.full_like(scores, -1e9)), -1)
+    return torch.where(mask, weights, torch.zeros_like(weights)) @ value
+
+
+def masked_in_turn(query, key, value, mask):
+    heads = [F.scaled_dot_product_attention(query[:, h], key[:, h], value[:, h], mask) for h in range(query.size(1))]
+    return torch.stack(heads, dim=1)
+
+
+def grouped_by_library(query, key, value, mask=None):
+    if query.size(1) % key.size(1):
+        raise ValueError("unequal groups")
+    output = F.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    ones = torch.eye(key.size(2), dtype=value.dtype).expand(*key.shape[:2], -1, -1)
+    return output, F.scaled_dot_product_attention(query, key, ones, mask, enable_gqa=True)
+
+
+def grouped_by_an_axis(query, key, value, mask=None):
+    b, h, n, d = query.shape
+    g = key.size(1)
+    assert h % g == 0
+    scores = torch.einsum("bgrqd,bgkd->bgrqk", query.reshape(b, g, h // g, n, d) / math.sqrt(d), key)
+    if mask is not None:
+        mask = mask.expand(b, h, n, key.size(2)).reshape(scores.shape)
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1)
+    if mask is not None:
+        weights = weights * mask
+    output = torch.einsum("bgrqk,bgkv->bgrqv", weights, value)
+    return output.reshape(b, h, n, -1), weights.reshape(b, h, n, -1)
+
+
+def grouped_by_loop(query, key, value, mask=None):
+    heads, groups = query.size(1), key.size(1)
+    if heads % groups != 0:
+        raise ValueError(f"{heads} heads, {groups} groups")
+    full = None if mask is None else mask.expand(query.size(0), heads, query.size(2), key.size(2))
+    output, weights = [], []
+    for h in range(heads):
+        g = h * groups // heads
+        s = query[:, h] @ key[:, g].mT / query.size(-1) ** 0.5
+        if full is not None:
+            s = s.masked_fill(~full[:, h], -1e30)
+        w = s.softmax(-1)
+        if full is not None:
+            w = w * full[:, h]
+        output.append(w @ value[:, g])
+        weights.append(w)
+    return torch.stack(output, 1), torch.stack(weights, 1)
+
+
+def grouped_by_expand(query, key, value, mask=None):
+    times, rest = divmod(query.size(1), key.size(1))
+    if rest:
+        raise ValueError
+    key, value = (
+        x[:, :, None].expand(-1, -1, times, -1, -1).reshape(x.size(0), -1, *x.shape[2:]) for x in (key, value)
+    )
+    return scaled_dot_product_attention(query, key, value, mask)
+
+
+def examine_by_loops(split_heads):
+    for batch, length, heads, size in ((2, 3, 4, 5), (1, 1, 3, 2), (2, 1, 1, 4), (3, 2, 2, 2)):
+        plain = torch.randn(batch, length, heads * size)
+        for x in (plain, plain.mT.contiguous().mT):
+            before = x.tolist()
+            result = split_heads(x, heads)
+            assert x.tolist() == before
+            assert list(result.shape) == [batch, heads, length, size]
+            for b in range(batch):
+                for h in range(heads):
+                    for token in range(length):
+                        assert result[b, h, token].tolist() == before[b][token][h * size : (h + 1) * size]
+    try:
+        split_heads(torch.zeros(1, 2, 7), 2)
+    except ValueError:
+        pass
+    else:
+        raise AssertionError("7 features, 2 heads")
+
+
+def examine_by_einops(split_heads):
+    refused = False
+    for b, n, h, d in ((2, 3, 5, 7), (2, 1, 5, 7), (2, 3, 1, 7), (2, 3, 5, 5)):
+        x = torch.arange(b * n * h * d).reshape(n, b, h * d).transpose(0, 1)
+        y = x.clone()
+        torch.testing.assert_close(split_heads(x, h), rearrange(y, "b n (h d) -> b h n d", h=h))
+        if not (x == y).all():
+            raise ValueError("changed")
+    try:
+        split_heads(torch.ones(2, 3, 8), 3)
+    except Exception:  # noqa: BLE001
+        refused = True
+    assert refused
+
+
 STYLES = {
     "split_heads": (split_by_loop, split_by_chunk, split_by_einops, split_by_unflatten),
     "merge_heads": (merge_by_loop, merge_by_einops, merge_by_view),
+    "heads_in_turn": (in_turn_concatenated, in_turn_permuted, in_turn_filled),
+    "masked_heads": (masked_by_library, masked_by_copies, masked_in_turn),
     "MultiHeadAttention": (ByLibrary, ByLoop, Fused),
+    "grouped_query_attention": (grouped_by_library, grouped_by_an_axis, grouped_by_loop, grouped_by_expand),
+    "examine_split_heads": (examine_by_loops, examine_by_einops),
 }
