@@ -123,8 +123,7 @@ def reordering(when):
             if when(parents):
                 cache.reorder(parents)
 
-    step = Reordering()
-    return lambda *args: step(*args)
+    return Reordering().__call__
 
 
 SUBTLE = {
