@@ -102,30 +102,28 @@ def _judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
             )
             return _stopped(exercise, plan, failures, number, stopped[0], evidence)
     failed_parts = {plan[number][0].part for number in failures}
-    notes = (
-        *_aftermath(exercise, run, outcomes),
-        *_notes(exercise, outcomes, [case for case in advised if case.part not in failed_parts]),
-    )
+    notes = _notes(exercise, outcomes, [case for case in advised if case.part not in failed_parts])
+    at_work = _at_work(exercise, run, outcomes)
     if not failures:
         parts = tuple(Part(part.name, part.points, part.points) for part in exercise.parts)
-        message = " ".join(("Right, in every case that was tried.", *notes))
+        message = " ".join(filter(None, ("Right, in every case that was tried.", at_work, *notes)))
         return Verdict(exercise.name, "passed", exercise.points, exercise.points, message, parts=parts, notes=notes)
     if all(outcome.error is not None and outcome.error.type == "NotImplementedError" for outcome in outcomes):
         message = f"Not attempted yet: it still raises NotImplementedError{_place(outcomes[0])}."
         return Verdict(
             exercise.name, "not_attempted", 0.0, exercise.points, message, parts=_parts(exercise, plan, failures)
         )
-    return _fell_short(exercise, seed, plan, outcomes, failures, notes)
+    return _fell_short(exercise, seed, plan, outcomes, failures, at_work, notes)
 
 
-def _aftermath(exercise: Exercise, run: Run, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+def _at_work(exercise: Exercise, run: Run, outcomes: Sequence[Outcome]) -> str:
     """Try the answer at work, if it has run at all."""
     if exercise.aftermath is None or any(outcome.error is not None for outcome in outcomes):
-        return ()
+        return ""
     try:
-        return (exercise.aftermath(run),)
+        return exercise.aftermath(run)
     except (TimedOut, Crashed):  # what it was worth is known by now
-        return ()
+        return ""
 
 
 def _fell_short(
@@ -134,6 +132,7 @@ def _fell_short(
     plan: Sequence[tuple[Case, Outcome]],
     outcomes: Sequence[Outcome],
     failures: Mapping[int, Failure],
+    at_work: str,
     notes: tuple[str, ...],
 ) -> Verdict:
     failed = {plan[number][0].part for number in failures}
@@ -150,6 +149,7 @@ def _fell_short(
         misconception=known.name if known else None,
         explanation=named.explanation if named else "",
         section=named.section if named else section if failure.rank > KIND else "",
+        at_work=at_work,
     )
     parts = _parts(exercise, plan, failures)
     points = sum(part.points for part in parts)
@@ -205,7 +205,7 @@ def _parts(
 
 def explain(name: str, feedback: Feedback, notes: Sequence[str]) -> str:
     """Return feedback as plain text: what should hold, what shows that it does not, the cause, how to go on."""
-    lines = [feedback.rule, feedback.evidence]
+    lines = [feedback.rule, feedback.evidence, *filter(None, [feedback.at_work])]
     if feedback.explanation:
         lines.append(f"This is how a known slip behaves, “{feedback.title}”: {feedback.explanation}")
     if feedback.section:

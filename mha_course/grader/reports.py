@@ -53,6 +53,8 @@ def _html(verdict: Verdict, footer: str) -> Iterator[str]:
         feedback = verdict.feedback
         yield f"<p><em>What should hold:</em> {escape(feedback.rule)}</p>"
         yield f"<p><em>What shows that it does not:</em> {escape(feedback.evidence)}</p>"
+        if feedback.at_work:
+            yield f"<p><em>What comes of it:</em> {escape(feedback.at_work)}</p>"
         if feedback.explanation:
             yield f"<p><em>How a known slip behaves,</em> “{escape(feedback.title)}”: {escape(feedback.explanation)}</p>"
         if feedback.section:

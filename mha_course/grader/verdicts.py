@@ -35,6 +35,7 @@ class Feedback:
     misconception: str | None = None  # its name
     explanation: str = ""  # what the slip is
     section: str = ""  # where to read on, a page and an anchor of the book
+    at_work: str = ""  # what comes of it where it is put to work
 
     @property
     def title(self) -> str:
