@@ -101,8 +101,7 @@ def _judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
                 f"on {case.label} your code {stopped[1]}{_place(outcomes[number] if len(outcomes) > number else None)}"
             )
             return _stopped(exercise, plan, failures, number, stopped[0], evidence)
-    failed_parts = {plan[number][0].part for number in failures}
-    notes = _notes(exercise, outcomes, [case for case in advised if case.part not in failed_parts])
+    notes = _notes(exercise, outcomes, [] if failures else advised)
     at_work = _at_work(exercise, run, outcomes)
     if not failures:
         parts = tuple(Part(part.name, part.points, part.points) for part in exercise.parts)
@@ -297,8 +296,9 @@ def _wrong_kind(output: Any, right: Any, should: str, types: Collection[torch.dt
         elif len(output) != len(right):
             yield Failure(2, should, f"the list should have {len(right)} entries, but has {len(output)}")
         else:
-            for one, other in zip(output, right, strict=True):
-                yield from _wrong_kind(one, other, should, types)
+            for failure in (f for pair in zip(output, right, strict=True) for f in _wrong_kind(*pair, should, types)):
+                of_kind = Failure(KIND, f"The result is {describe(right)}.", f"your code returned {describe(output)}")
+                yield of_kind if failure.rank == KIND else failure
         return
     if type(output) is not type(right):
         yield Failure(1, f"The result is {describe(right)}.", f"your code returned {describe(output)}")

@@ -239,6 +239,28 @@ def test_what_was_handed_out_to_be_repaired_is_named_for_the_instructor_and_not_
         assert ("It is one too large." in found.message) is told
 
 
+def test_of_a_result_in_parts_the_whole_is_shown_where_a_part_is_of_the_wrong_kind():
+    pair = exercise(lambda: (torch.zeros(2), torch.ones(3)), case())
+    told = verdict(pair, lambda: (torch.zeros(2), None)).message
+    assert "a tuple of 2: (a tensor of shape (2,), a tensor of shape (3,))." in told
+    assert "your code returned a tuple of 2: (a tensor of shape (2,), None)." in told
+
+
+def test_a_test_that_is_itself_broken_is_not_taken_for_one_that_is_too_strict():
+    def too_strict(implementation):
+        assert implementation([2, 3]) == 6
+
+    known = (Misconception("too_strict", "Six.", "multi_head#the-layer", (too_strict,)),)
+
+    def broken(implementation):
+        return implementation(2, 3)
+
+    assert verdict(examination(misconceptions=known), too_strict).misconception == "too_strict"
+    found = verdict(examination(misconceptions=known), broken)
+    assert found.misconception is None
+    assert "it raised TypeError" in found.message
+
+
 def test_a_slip_beside_another_is_named_if_it_shows_in_most_cases_and_in_the_one_that_is_shown():
     def plus_one(x):
         return x + 1

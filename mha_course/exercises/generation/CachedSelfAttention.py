@@ -22,21 +22,34 @@ class Cache:
     """What the learner's layer is given: our own cache, with the three things that it may use."""
 
     def __init__(self) -> None:
-        self.key: Any = None
-        self.value: Any = None
+        self.k: Any = None
+        self.v: Any = None
 
     @property
     def length(self) -> int:
-        return 0 if self.key is None else int(self.key.size(-2))
+        return 0 if self.k is None else int(self.k.size(-2))
 
     def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        self.key = key if self.key is None else torch.cat([self.key, key], dim=-2)
-        self.value = value if self.value is None else torch.cat([self.value, value], dim=-2)
-        return self.key, self.value
+        self.k = key if self.k is None else torch.cat([self.k, key], dim=-2)
+        self.v = value if self.v is None else torch.cat([self.v, value], dim=-2)
+        return self.k, self.v
 
     def reorder(self, beams: Tensor) -> None:
-        if self.key is not None:
-            self.key, self.value = self.key.index_select(0, beams), self.value.index_select(0, beams)
+        if self.k is not None:
+            self.k, self.v = self.k.index_select(0, beams), self.v.index_select(0, beams)
+
+
+class BegunCache(Cache):
+    """A cache that holds one token from the start, all zeros, of the form that the layer's own keys and values have."""
+
+    @property
+    def length(self) -> int:
+        return super().length or 1
+
+    def append(self, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        if self.k is None:
+            super().append(torch.zeros_like(key[..., :1, :]), torch.zeros_like(value[..., :1, :]))
+        return super().append(key, value)
 
 
 def cases(rng: Generator) -> Iterator[Case]:
@@ -93,6 +106,8 @@ def cases(rng: Generator) -> Iterator[Case]:
     in_turn = tuple(Call((texts[tag][:, n], cache(tag))) for n in (slice(3), slice(3, 5)) for tag in texts)
     label = "two batches of texts, piece by piece in turn, each with a cache of its own"
     yield layer(rng, "without a cache", 3, label, *in_turn)
+    begun = given(BegunCache, Cache, args=())
+    yield layer(rng, "without a cache", 3, f"{text}, a cache that holds one token of zeros", Call((x, begun)))
 
     for note, batch, calls_of in (
         ("", 2, lambda x: [Call((x, cache()), backward=True)]),
@@ -360,9 +375,21 @@ class FilledNotRead(CachedSelfAttention):
         return super().mask(new, 0, cache)
 
 
+class EmptyIsNone(CachedSelfAttention):
+    def forward(self, x: Tensor, cache: Any = None) -> Tensor:
+        return super().forward(x, cache if cache is not None and cache.length else Cache())
+
+
+class SeveralStartAnew(CachedSelfAttention):
+    def forward(self, x: Tensor, cache: Any = None) -> Tensor:
+        if cache is not None and x.size(1) > 1:
+            cache.k = cache.v = None
+        return super().forward(x, cache)
+
+
 class FilledOnce(CachedSelfAttention):
     def keep(self, key: Tensor, value: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
-        return (cache.key, cache.value) if cache is not None and cache.length else super().keep(key, value, cache)
+        return (cache.k, cache.v) if cache is not None and cache.length else super().keep(key, value, cache)
 
     def mask(self, new: int, before: int, cache: Any) -> Tensor | None:
         return None if before else super().mask(new, before, cache)
@@ -407,7 +434,7 @@ class NewTokensBeforeTheOld(CachedSelfAttention):
     def keep(self, key: Tensor, value: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
         if cache is None or not cache.length:
             return super().keep(key, value, cache)
-        old = cache.key, cache.value
+        old = cache.k, cache.v
         cache.append(key, value)
         return torch.cat([key, old[0]], dim=-2), torch.cat([value, old[1]], dim=-2)
 
@@ -416,7 +443,7 @@ class OnlyThePast(CachedSelfAttention):
     def keep(self, key: Tensor, value: Tensor, cache: Any) -> tuple[Tensor, Tensor]:
         if cache is None or not cache.length:
             return super().keep(key, value, cache)
-        old = cache.key, cache.value
+        old = cache.k, cache.v
         cache.append(key, value)
         return old
 
@@ -585,6 +612,25 @@ MISCONCEPTIONS = (
         "cache.append returns, which is all keys and values so far.",
         SECTION,
         (CacheIgnored, FilledNotRead),
+    ),
+    Misconception(
+        "empty_cache_taken_for_none",
+        "A cache that is handed in empty is treated as if there were none: the layer works with another one, or without, and "
+        "the caller's stays empty. So it is empty in the next call too, and nothing is ever remembered. That a cache holds "
+        "nothing *yet* is no reason not to fill it; whether there is one is asked with `is None`, which neither its length "
+        "nor its truth value answers.",
+        SECTION,
+        (EmptyIsNone,),
+        ("https://github.com/langchain-ai/langchain/pull/38441", "https://github.com/psf/cachecontrol/pull/195"),
+    ),
+    Misconception(
+        "several_tokens_start_anew",
+        "A piece of several tokens is taken for the beginning of a text, and the cache is emptied for it. Often several come "
+        "first and the others one by one, but a long text is read in pieces too, and a dialogue goes on with whole "
+        "sentences. Where a text begins is for the caller to say, who then hands in a new cache.",
+        SECTION,
+        (SeveralStartAnew,),
+        ("https://github.com/abdelfattah-lab/xKV/pull/6",),
     ),
     Misconception(
         "filled_once",

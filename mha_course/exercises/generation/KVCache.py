@@ -13,6 +13,7 @@ from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, P
 from mha_course.exercises.properties import randn
 
 SECTION, BEAMS = "transformer#the-key-value-cache", "transformer#beams"
+LONG = 1091  # tokens: more than any round number that somebody might make room for
 
 
 def cases(rng: Generator) -> Iterator[Case]:
@@ -55,6 +56,12 @@ def cases(rng: Generator) -> Iterator[Case]:
     calls = [appended(rng, 1, 5, new, 4, 4) for new in (2, 3)]
     calls[1] = Call(calls[1].args, method="append", backward=True)
     yield Case("append", "batch 1, 5 heads, pieces of 2 and 3 tokens, with gradients", tuple(calls), Call(()))
+    call = Call((*pair(rng, 1, 5, 2, 4, 4), *pair(rng, 1, 5, 3, 4, 4)), backward=True)
+    label = "batch 1, 5 heads, gradients of the first of two pieces, through what comes back with the second"
+    yield Case("append", label, (call,), Call(()), through=given(one_after_the_other))
+    call = Call(pair(rng, 1, 1, LONG, 1, 1))
+    label = f"batch 1, 1 head, widths 1, a piece of {LONG - 67} tokens and then 67 tokens one at a time"
+    yield Case("append", label, (call,), Call(()), through=given(long_text), holds=(nothing_forgotten,), compare=False)
     for note, other in (("", (2, 2, 2, 3, 3)), (", of one shape", (1, 2, 2, 3, 2))):
         tensors = (*pair(rng, 1, 2, 2, 3, 2), *pair(rng, *other))
         for which, name in enumerate(("first", "second")):
@@ -157,6 +164,34 @@ def in_turn(cache: Callable[[], Any]) -> Callable[..., Any]:
     return run
 
 
+def one_after_the_other(cache: Any) -> Callable[..., Any]:
+    def run(key: Tensor, value: Tensor, next_key: Tensor, next_value: Tensor) -> Any:
+        cache.append(key, value)
+        return cache.append(next_key, next_value)
+
+    return run
+
+
+def long_text(cache: Any) -> Callable[..., Any]:
+    """Read a long piece and then token by token; return how many keys and values come back in the end."""
+
+    def run(key: Tensor, value: Tensor) -> Any:
+        first = key.size(-2) - 67
+        kept = cache.append(key[..., :first, :], value[..., :first, :])
+        for i in range(first, key.size(-2)):
+            kept = cache.append(key[..., i : i + 1, :], value[..., i : i + 1, :])
+        return [x.size(-2) for x in kept] if isinstance(kept, (list, tuple)) else kept
+
+    return run
+
+
+def _forgotten(outputs: Sequence[Any]) -> str | None:
+    for name, found in zip(("keys", "values"), outputs[0], strict=True):
+        if found < LONG:
+            return f"of {LONG} {name} only {found} come back with the last token"
+    return None
+
+
 def _not_empty(outputs: Sequence[Any]) -> str | None:
     return None if outputs[0] == 0 else f"a cache that has just been made holds {int(outputs[0])} tokens"
 
@@ -175,6 +210,7 @@ def _emptied_by_another(outputs: Sequence[Any]) -> str | None:
 
 starts_empty = Property("A new cache is empty.", _not_empty)
 other_stays_empty = Property("Each cache has a memory of its own.", _filled_by_another)
+nothing_forgotten = Property("A cache forgets nothing, however long the text is.", _forgotten)
 stays_full = Property("Each cache has a memory of its own.", _emptied_by_another)
 
 
@@ -387,6 +423,18 @@ class Detached(Cache):
         return super().append(key.detach(), value.detach())
 
 
+class DetachedOnceKept(Cache):
+    def append(self, key: Tensor, value: Tensor) -> Any:
+        kept = super().append(key, value)
+        self.keys, self.values = kept[0].detach(), kept[1].detach()
+        return kept
+
+
+class OnlyTheLast(Cache):
+    def join(self, old: Tensor | None, new: Tensor) -> Tensor:
+        return super().join(old, new)[..., -32:, :]
+
+
 class FixedSize(Cache):
     size = 16
 
@@ -484,11 +532,16 @@ class SameNumberOfRows(Cache):
         self.values[:] = self.values[beams]
 
 
-class RowByRowInPlace(Cache):
+class RowByRowOfTheCaller(Cache):
     def reorder(self, beams: Tensor) -> None:
-        self.keys, self.values = self.keys.clone(), self.values.clone()
         for row, beam in enumerate(beams.tolist()):
             self.keys[row], self.values[row] = self.keys[beam], self.values[beam]
+
+
+class RowByRowInPlace(RowByRowOfTheCaller):
+    def reorder(self, beams: Tensor) -> None:
+        self.keys, self.values = self.keys.clone(), self.values.clone()
+        super().reorder(beams)
 
 
 MISCONCEPTIONS = (
@@ -588,11 +641,20 @@ MISCONCEPTIONS = (
         ("https://github.com/ml-explore/mlx-lm/pull/1673",),
     ),
     Misconception(
+        "earliest_tokens_forgotten",
+        "Only a fixed number of the newest tokens is kept; with a longer text the beginning is lost, and nothing complains. "
+        "There are models whose attention reaches back no further than that. This cache doesn't know its model, and has to "
+        "keep everything; besides, a length that stands still makes wrong positions and masks.",
+        SECTION,
+        (OnlyTheLast,),
+    ),
+    Misconception(
         "detached",
-        "What is kept is cut off from what it was made of, so that no gradient passes through the cache. In writing nobody "
+        "What is kept is cut off from what it was made of, so that no gradient passes through the cache, or none to earlier "
+        "pieces. In writing nobody "
         "asks for gradients; but that is for the caller to say, with torch.no_grad(). A cache keeps what it's given.",
         SECTION,
-        (Detached,),
+        (Detached, DetachedOnceKept),
     ),
     Misconception(
         "only_one_of_the_two_reordered",
@@ -634,9 +696,10 @@ MISCONCEPTIONS = (
     Misconception(
         "rows_overwritten_too_early",
         "The rows are copied one after the other within one tensor. A row that has been overwritten may still be needed: "
-        "when rows 0 and 1 are to be exchanged, row 0 is gone by the time row 1 wants it.",
+        "when rows 0 and 1 are to be exchanged, row 0 is gone by the time row 1 wants it. And if it's the tensor that was "
+        "handed to append, the caller finds it changed. Make a new tensor of all rows at once.",
         BEAMS,
-        (RowByRowInPlace,),
+        (RowByRowInPlace, RowByRowOfTheCaller),
     ),
 )
 

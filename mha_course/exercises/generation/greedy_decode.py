@@ -73,6 +73,10 @@ def cases(rng: Generator) -> Iterator[Case]:
         yield scripted(label, script)
     yield scripted("eos = 0", ["5 e 7 7 9", "4 6 3 e 9"], eos=0)
     yield scripted("bos and eos are one token, as in GPT-2", ["5 7 e 9", "6 e 4 4"], bos=EOS)
+    model = given(Reader, args=(0, VOCAB, 2 * patience(3)))
+    call = Call((model, torch.arange(3, 9).view(2, 3), 3, BOS, NEVER))
+    label = "a model in training mode, and then in evaluation mode"
+    yield Case("end", label, (call,), through=given(modes), compare=False, holds=(mode_kept,))
 
 
 def read(rng: Generator, label: str, source: Tensor, max_length: int, bos: int = BOS) -> Case:
@@ -121,6 +125,31 @@ def goes_on_with_the_best(seed: int, source: Tensor) -> Property:
         return None
 
     return Property("Each token is the one that the model finds best behind all those before it.", broken)
+
+
+def modes(decode: Callable[..., Any]) -> Callable[..., Any]:
+    """Say whether a model that was training before is so afterwards, and then the same of one that was not."""
+
+    def run(model: nn.Module, *others: Any) -> list[bool]:
+        found = []
+        for before in (True, False):
+            model.train(before)
+            decode(model, *others)
+            found.append(model.training)
+        return found
+
+    return run
+
+
+def _mode_changed(outputs: Sequence[Any]) -> str | None:
+    names = {True: "training", False: "evaluation"}
+    for before, after in zip((True, False), outputs[0], strict=True):
+        if after != before:
+            return f"the model was in {names[before]} mode before, and is in {names[after]} mode afterwards"
+    return None
+
+
+mode_kept = Property("The model is in the same mode afterwards as before.", _mode_changed)
 
 
 def ends_once(eos: int) -> Property:
@@ -359,6 +388,16 @@ class EndedFromTheStart(Decoder):
         return best.masked_fill(done | (bos == eos), eos)
 
 
+def left_in_evaluation(model: nn.Module, source: Tensor, max_length: int, bos: int, eos: int) -> Any:
+    return Decoder()(model.eval(), source, max_length, bos, eos)
+
+
+def left_in_training(model: nn.Module, source: Tensor, max_length: int, bos: int, eos: int) -> Any:
+    target = left_in_evaluation(model, source, max_length, bos, eos)
+    model.train()
+    return target
+
+
 def stale(model: Model, source: Tensor, max_length: int, bos: int, eos: int) -> Any:
     first = model(source, torch.full((source.size(0), 1), bos))
 
@@ -520,6 +559,15 @@ MISCONCEPTIONS = (
         "that was *written* can end a text; so look at the new tokens, not at the whole row.",
         SECTION,
         (EndedBeforeItBegan(), EndedFromTheStart()),
+    ),
+    Misconception(
+        "mode_left_changed",
+        "The text is right, but the model comes back in another mode than it had: eval() or train() was called in here, and "
+        "it lasts. Who looks at a few translations in the middle of training goes on without dropout from then on, and "
+        "nothing tells them. The mode belongs to the caller, and the model is ready as it is; whoever changes it "
+        "has to note what it was and set it back.",
+        SECTION,
+        (left_in_evaluation, left_in_training),
     ),
 )
 

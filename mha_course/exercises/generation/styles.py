@@ -28,6 +28,7 @@ def decode_text_by_text(model, source, max_length, bos, eos):
 
 
 def decode_by_where(model, source, max_length, bos, eos):
+    training = model.training
     model.eval()
     target = source.new_full((len(source), 1), bos)
     unfinished = torch.ones(len(source), dtype=torch.long)
@@ -38,6 +39,7 @@ def decode_by_where(model, source, max_length, bos, eos):
         chosen = chosen * unfinished + eos * (1 - unfinished)
         target = torch.hstack([target, chosen.unsqueeze(1)])
         unfinished = unfinished.mul((chosen != eos).long())
+    model.train(training)
     return target
 
 

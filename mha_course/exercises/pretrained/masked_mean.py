@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part
+from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, given
 from mha_course.exercises.properties import randn, sequence_first, unchanged
 
 SECTION, TOKENS = "pretrained#vectors-for-sentences", "pretrained#from-text-to-tokens"
@@ -37,12 +37,20 @@ def cases(rng: Generator) -> Iterator[Case]:
     x, mask = randn(rng, 3, 5, 2), _right([5, 0, 2], 5)
     yield Case("nothing", _text(x, "the second sentence is all padding"), (Call((x, mask)),))
     yield Case("nothing", _text(x, "the second all padding, with gradients"), (Call((x, mask), backward=True),))
+    half = randn(rng, 3, 5, 2, dtype=torch.float16)
+    label = _text(half, "the second all padding, the type float16")
+    yield Case("nothing", label, (Call((half, mask)),), through=given(of_any_type), tolerance=4e-3)
     x, mask = randn(rng, 2, 7, 3), _right([7, 4], 7)
     yield Case("gradients", _text(x, "with gradients"), (Call((x, mask), backward=True),))
     for dtype, tolerance in ((torch.float64, 1e-10), (torch.float16, 4e-3)):
         x = randn(rng, 2, 7, 3, dtype=dtype)
         label = _text(x, f"the type {str(dtype).removeprefix('torch.')}")
         yield Case("types", label, (Call((x, mask)),), tolerance=tolerance)
+
+
+def of_any_type(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Let the result have any type: whether it keeps that of x is asked elsewhere."""
+    return lambda x, mask: pool(x, mask).float()
 
 
 def _padding_cases(rng: Generator) -> Iterator[Case]:
@@ -172,6 +180,11 @@ def divided_by_nothing(x: Tensor, mask: Tensor) -> Tensor:
 
 def loop_of_means(x: Tensor, mask: Tensor) -> Tensor:
     return torch.stack([row[real].mean(dim=0) for row, real in zip(x, mask, strict=True)])
+
+
+def divided_by_almost_nothing(x: Tensor, mask: Tensor) -> Tensor:
+    keep = mask[:, :, None].to(x.dtype)
+    return (x * keep).sum(dim=1) / keep.sum(dim=1).clamp(min=1e-9)
 
 
 def nan_to_zero(x: Tensor, mask: Tensor) -> Tensor:
@@ -340,6 +353,14 @@ MISCONCEPTIONS = (
         "comparison with NaN is false, and the mean of all results is NaN. Here such a sentence gets zeros.",
         SECTION,
         (divided_by_nothing, loop_of_means),
+    ),
+    Misconception(
+        "too_small_for_float16",
+        "What keeps the division from being one by 0 is too small a number: 1e-9, say. In float16 the smallest number above "
+        "0 is 6e-8, so it *is* 0 there, and a sentence without real tokens gets 0 / 0 = NaN. In float32 all seems well. "
+        "Think of what is divided by: it's a count.",
+        "self_attention#half-precision",
+        (divided_by_almost_nothing,),
     ),
     Misconception(
         "no_tokens_nan_gradient",

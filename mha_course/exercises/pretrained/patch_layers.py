@@ -277,6 +277,10 @@ def generated(layers: Iterable[Layer]) -> Any:
     return (lambda x: layer(x) for layer in layers)  # noqa: B023, PLW0108 (the slip itself)
 
 
+def mapped(layers: Iterable[Layer]) -> Any:
+    return map(functools.partial, layers)
+
+
 def first_result_kept(layers: Iterable[Layer]) -> list[Layer]:
     def make(layer: Layer) -> Layer:
         kept: list[Any] = []
@@ -329,12 +333,13 @@ MISCONCEPTIONS = (
         ),
     ),
     Misconception(
-        "generator_in_place_of_list",
-        "Round brackets make a generator, not a tuple and not a list: its functions are made one at a time, when somebody asks "
-        "for the next, it has no length, and it can be run through once. A model needs a list.",
+        "iterator_in_place_of_list",
+        "Round brackets make a generator, and map(...) gives something alike: neither is a tuple or a list. The functions are "
+        "made one at a time, when somebody asks for the next; there is no length, and no function number 2, and after one run "
+        "there are none left: the second token would find no layers. A model needs a list.",
         SECTION,
-        (generated,),
-        ("https://github.com/ml-explore/mlx-lm/pull/976",),
+        (generated, mapped),
+        ("https://github.com/ml-explore/mlx-lm/pull/976", "https://github.com/wwrechard/pydlm/issues/16"),
     ),
     Misconception(
         "one_state_for_all_calls",
