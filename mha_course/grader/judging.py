@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -233,27 +234,12 @@ def _failures(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcom
     if case.accepts is not None:
         yield from _wrong_opinions(case, outcome, should)
         return
-    if case.expects_error:
-        if outcome.error is None:
-            results = f" and returned {describe(outcome.outputs[-1])}" if outcome.outputs else ""
-            yield Failure(KIND + 1, should, f"your code raised no error{results}")
-        elif outcome.error.type not in case.expects_error:
-            yield Failure(
-                KIND + 1, should, f"it should raise a ValueError that says so, but raised {_raised(outcome.error)}"
-            )
-        return
-    if outcome.error is not None:
-        error = outcome.error
-        text = _raised(error)
-        if error.stage == "state":
-            rule = "It has the parts that the task names, as attributes of these names and shapes."
-            yield Failure(0, rule, f"setting its parameters raised {text}")
-        else:
-            doing = "making it" if error.stage == "build" else "your code"
-            yield Failure(0, should, f"{doing} raised {text}")
+    if case.expects_error or outcome.error is not None:
+        yield from _wrong_endings(case, outcome, should)
         return
     for number, (output, right) in enumerate(zip(outcome.outputs, expected.outputs, strict=True)):
-        yield from _wrong_kind(output, right, should, _types(case))
+        for failure in _wrong_kind(output, right, should, _types(case), exercise.results):
+            yield replace(failure, evidence=f"{_which(case, number)}{failure.evidence}")
         if outcome.changed[number]:
             changed = [_argument(exercise, name) for name in outcome.changed[number]]
             what = f"{', '.join(changed)} {'were' if len(changed) > 1 else 'was'} changed in place"
@@ -263,11 +249,38 @@ def _failures(exercise: Exercise, case: Case, outcome: Outcome, expected: Outcom
         if evidence is not None:
             yield Failure(6 + number / 100, property_.rule, evidence)
     if case.compare:
-        for output, right in zip(outcome.outputs, expected.outputs, strict=True):
+        for number, (output, right) in enumerate(zip(outcome.outputs, expected.outputs, strict=True)):
             if not same_values(output, right, case.tolerance):
-                yield Failure(7, should, _first_difference(output, right, case.tolerance, exercise.results))
+                difference = _first_difference(output, right, case.tolerance, exercise.results)
+                yield Failure(7, should, f"{_which(case, number)}{difference}")
+    mode = f" in {'training' if case.train else 'evaluation'} mode" if case.build is not None else ""
     for name, what in wrong_gradients(case, outcome, expected).items():
-        yield Failure(8, should, f"the gradient of {_argument(exercise, name)} is {what}")
+        yield Failure(8, should, f"the gradient of {_argument(exercise, name)} is {what}{mode}")
+
+
+def _wrong_endings(case: Case, outcome: Outcome, should: str) -> Iterator[Failure]:
+    """Say where an error was raised that should not be, or none that should."""
+    if case.expects_error:
+        if outcome.error is None:
+            results = f" and returned {describe(outcome.outputs[-1])}" if outcome.outputs else ""
+            yield Failure(KIND + 1, should, f"your code raised no error{results}")
+        elif outcome.error.type not in case.expects_error:
+            yield Failure(
+                KIND + 1, should, f"it should raise a ValueError that says so, but raised {_raised(outcome.error)}"
+            )
+    elif (error := outcome.error) is not None:
+        text = _raised(error)
+        if error.stage == "state":
+            rule = "It has the parts that the task names, as attributes of these names and shapes."
+            yield Failure(0, rule, f"setting its parameters raised {text}")
+        else:
+            doing = "making it" if error.stage == "build" else "your code"
+            yield Failure(0, should, f"{doing} raised {text}")
+
+
+def _which(case: Case, number: int) -> str:
+    """Say which of several calls is meant."""
+    return "" if len(case.calls) == 1 else f"in call {number + 1} of {len(case.calls)}, "
 
 
 def _wrong_opinions(case: Case, outcome: Outcome, should: str) -> Iterator[Failure]:
@@ -285,7 +298,9 @@ def _types(case: Case) -> set[torch.dtype]:
     return {arg.dtype for call in case.calls for arg in call.args if isinstance(arg, Tensor)}
 
 
-def _wrong_kind(output: Any, right: Any, should: str, types: Collection[torch.dtype]) -> Iterator[Failure]:
+def _wrong_kind(
+    output: Any, right: Any, should: str, types: Collection[torch.dtype], names: Sequence[str] = ()
+) -> Iterator[Failure]:
     if is_number(right):
         if as_number(output) is None:
             yield Failure(1, "The result is a number.", f"your code returned {describe(output)}")
@@ -296,9 +311,11 @@ def _wrong_kind(output: Any, right: Any, should: str, types: Collection[torch.dt
         elif len(output) != len(right):
             yield Failure(2, should, f"the list should have {len(right)} entries, but has {len(output)}")
         else:
-            for failure in (f for pair in zip(output, right, strict=True) for f in _wrong_kind(*pair, should, types)):
-                of_kind = Failure(KIND, f"The result is {describe(right)}.", f"your code returned {describe(output)}")
-                yield of_kind if failure.rank == KIND else failure
+            whole = Failure(KIND, f"The result is {describe(right)}.", f"your code returned {describe(output)}")
+            for name, one, other in zip_longest(names, output, right):
+                for failure in _wrong_kind(one, other, should, types):
+                    where = f"in the {name}, " if name else ""
+                    yield whole if failure.rank == KIND else replace(failure, evidence=f"{where}{failure.evidence}")
         return
     if type(output) is not type(right):
         yield Failure(1, f"The result is {describe(right)}.", f"your code returned {describe(output)}")

@@ -246,6 +246,30 @@ def test_of_a_result_in_parts_the_whole_is_shown_where_a_part_is_of_the_wrong_ki
     assert "your code returned a tuple of 2: (a tensor of shape (2,), None)." in told
 
 
+def test_evidence_names_the_part_of_the_result_and_the_call():
+    pair = exercise(lambda: (torch.zeros(2), torch.ones(3)), case(), results=("output", "weights"))
+    assert (
+        "in the weights, 3 of 3 numbers are NaN"
+        in verdict(pair, lambda: (torch.zeros(2), torch.ones(3) * torch.nan)).message
+    )
+    assert "in the output, the shape should be (2,)" in verdict(pair, lambda: (torch.zeros(1), torch.ones(3))).message
+    twice = exercise(lambda x: x, Case("core", "two calls", (Call((torch.zeros(2),)), Call((torch.ones(2),)))))
+    assert "On two calls: in call 2 of 2, 2 of 2 numbers are wrong" in verdict(twice, lambda x: x * 0).message
+
+
+def test_a_missing_gradient_is_told_with_the_mode():
+    class Detached(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.detach() if not self.training else x)
+
+    calls = (Call((torch.ones(1, 2),), backward=True),)
+    layer = Case("core", "a layer", calls, build=Call((2, 3)), state={"weight": torch.ones(3, 2)})
+    assert (
+        "the gradient of input is missing in evaluation mode"
+        in verdict(exercise(nn.Linear, layer, kind="class"), Detached).message
+    )
+
+
 def test_a_test_that_is_itself_broken_is_not_taken_for_one_that_is_too_strict():
     def too_strict(implementation):
         assert implementation([2, 3]) == 6
