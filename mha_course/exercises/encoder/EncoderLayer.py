@@ -658,6 +658,14 @@ def common_misconceptions(base: type[nn.Module]) -> tuple[Misconception, ...]:
             ),
         ),
         Misconception(
+            "first_example_alone",
+            "Behind the attention stands [0]. nn.MultiheadAttention returns a pair, output and weights, of which [0] takes the "
+            "output. This attention returns the output alone, and [0] takes the first example of the batch, which is then "
+            "added to every example without any error.",
+            "encoder#one-layer",
+            (variant(base, attend=lambda layer, x, mask: layer.self_attn(x, x, x, mask)[0]),),
+        ),
+        Misconception(
             "mask_not_passed_on",
             "The mask does not reach the attention. No error is raised, and padding takes part in every average.",
             MASK,

@@ -35,6 +35,7 @@ def masks(rng: Generator) -> Iterator[tuple[str, Tensor]]:
         ("prompts padded on the right, and two tokens written behind", rows("1110011", "1111111", "1000011")),
         ("as many texts as places", rows("00001", "00011", "00111", "01111", "11111")),
     )
+    yield "a text of 2,100 tokens, more than half precision can count", torch.ones(1, 2100, dtype=torch.bool)
     lengths = torch.randint(1, 12, (7,), generator=rng)
     yield "seven texts, padded on the left to 11", torch.arange(11) >= (11 - lengths)[:, None]
 

@@ -145,12 +145,20 @@ def _mask_cases(rng: Generator) -> Iterator[Case]:
         rng,
         "mask",
         (14, 2),
-        f"{describe(q, k, 2)}, one layer called again with another mask, other lengths, no mask, another batch",
+        f"{describe(q, k, 2)}, one layer called again with another mask, then without",
         Call((q, k, v, ragged_mask(rng, 3, 1, 3, 5))),
         Call((q, k, v, ragged_mask(rng, 3, 1, 3, 5))),
-        Call((q, k[:, :2], v[:, :2], ragged_mask(rng, 3, 2))),
+        Call((q, k, v)),
+    )
+    yield _layer(
+        rng,
+        "mask",
+        (14, 2),
+        f"{describe(q, k, 2)}, one layer called again with another batch, other lengths, a mask",
         Call((q, k, v)),
         Call((q[:1], k[:1], v[:1])),
+        Call((q, k[:, :2], v[:, :2])),
+        Call((q, k[:, :2], v[:, :2], ragged_mask(rng, 3, 2))),
     )
     x = randn(rng, 2, 5, 14)
     later = torch.cat([x[:, :3], randn(rng, 2, 2, 14)], dim=1)
@@ -319,7 +327,10 @@ def dropped_or_scaled(p: float) -> Property:
         kept = 1 / (1 - p)
         odd = sizes[((sizes - kept).abs() > 1e-4) & (sizes.abs() > 1e-4)]
         if len(odd):
-            return f"a head's result was {odd[0]:.3g} times its value, where it should be 0 or {kept:g} times"
+            exchanged = f" = 1 / {p}" * bool((odd - 1 / p).abs().max() < 1e-4)
+            return (
+                f"a head's result was {odd[0]:.3g}{exchanged} times its value, where it should be 0 or {kept:g} times"
+            )
         dropped = float((sizes == 0).float().mean())
         return None if abs(dropped - p) < 0.2 else f"{dropped:.0%} of the weights were dropped"
 
@@ -332,6 +343,8 @@ def _together(outputs: Sequence[Any]) -> str | None:
     sums = outputs[0].unflatten(-1, (2, 7))[..., 0]  # (batch, query, head)
     if abs(float(sums.mean()) - 1) > 0.08:
         return f"the weights of a query sum to {sums.mean():.2f} on average, where it should stay 1"
+    if (sums - 1).abs().max() < 1e-4:
+        return "the weights of every query still sum to 1, so that none of them was lost"
     for axis, name in ((1, "queries"), (2, "heads")):
         if (sums.std(dim=axis).mean()) < 0.05:
             return f"all {name} lost the same keys"
@@ -389,6 +402,11 @@ class Steps(MultiHeadAttention):
 class ScaleByModelWidth(Steps):
     def divisor(self, q: Tensor) -> float:
         return float(self.num_heads * q.size(-1)) ** 0.5
+
+
+class ScaledTwice(Steps):
+    def divisor(self, q: Tensor) -> float:
+        return float(q.size(-1))
 
 
 class NoScale(Steps):
@@ -532,6 +550,30 @@ class SquareMask(Steps):
         return mask.reshape(-1, 1, mask.size(-2), mask.size(-2))
 
 
+class MaskTiled(Steps):
+    def shape_mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+        if mask is None or (mask.dim() == 4 and mask.size(1) == self.num_heads):
+            return mask
+        rows = mask.squeeze(1) if mask.dim() == 4 else mask
+        return self.copy(rows.expand(query.size(0), query.size(1), key.size(1)))
+
+    def copy(self, mask: Tensor) -> Tensor:
+        return mask.repeat(self.num_heads, 1, 1).unflatten(0, (-1, self.num_heads))
+
+
+class MaskTiledHeadFirst(MaskTiled):
+    def copy(self, mask: Tensor) -> Tensor:
+        return mask.repeat_interleave(self.num_heads, dim=0).unflatten(0, (self.num_heads, -1)).transpose(0, 1)
+
+
+class MaskRemembered(Steps):
+    kept: Tensor | None = None
+
+    def shape_mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
+        self.kept = mask if self.kept is None else self.kept
+        return self.kept
+
+
 class MaskIgnored(Steps):
     def shape_mask(self, mask: Tensor | None, query: Tensor, key: Tensor) -> Tensor | None:
         return None
@@ -585,6 +627,61 @@ class DetachedWeights(Steps):
         return super().weigh(q, k, mask).detach()
 
 
+class NoGradientInEvaluation(Steps):
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        with torch.set_grad_enabled(self.training):
+            return super().forward(query, key, value, mask)
+
+
+class NoGradient(Steps):
+    @torch.no_grad()
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(query, key, value, mask)
+
+
+class KeepProbability(Steps):
+    def drop(self, weights: Tensor) -> Tensor:
+        return F.dropout(weights, 1 - self.dropout.p, self.training)
+
+
+class DropoutOfATenth(Steps):
+    p = 0.1
+
+    def drop(self, weights: Tensor) -> Tensor:
+        return F.dropout(weights, self.p, self.training)
+
+
+class DropoutOfHalf(DropoutOfATenth):
+    p = 0.5
+
+
+class DropoutNotScaled(Steps):
+    def drop(self, weights: Tensor) -> Tensor:
+        p = self.dropout.p
+        return weights * (torch.rand_like(weights) >= p) * self.factor(p) if self.training and p else weights
+
+    def factor(self, p: float) -> float:
+        return 1.0
+
+
+class DropoutScaledByFixedNumber(DropoutNotScaled):
+    def factor(self, p: float) -> float:
+        return 2.0
+
+
+class DropoutForHeads(Steps):
+    def drop(self, weights: Tensor) -> Tensor:
+        return weights * self.dropout(torch.ones_like(self.sample(weights)))
+
+    def sample(self, weights: Tensor) -> Tensor:
+        return weights[..., :1, :1]
+
+
+class DropoutForKeys(DropoutForHeads):
+    def sample(self, weights: Tensor) -> Tensor:
+        return weights[..., :1, :]
+
+
 class DropoutAlways(Steps):
     def drop(self, weights: Tensor) -> Tensor:
         return F.dropout(weights, self.dropout.p)
@@ -635,6 +732,14 @@ MISCONCEPTIONS = (
             "https://github.com/lucidrains/vit-pytorch/issues/65",
             "https://github.com/juho-lee/set_transformer/issues/18",
         ),
+    ),
+    Misconception(
+        "scaled_twice",
+        "The scores are divided by the root twice (once in the queries and once more in the function that they are "
+        "given to), or by the width of a head itself. Attention comes out nearly even.",
+        "multi_head#scale",
+        (ScaledTwice,),
+        ("https://github.com/RL-Align/RL-Kernel/issues/81",),
     ),
     Misconception(
         "no_scale",
@@ -847,6 +952,25 @@ MISCONCEPTIONS = (
         ("https://github.com/harvard-edge/cs249r_book/pull/1875",),
     ),
     Misconception(
+        "masks_tiled",
+        "Masks are copied for the heads in another order than the heads lie in. repeat lays whole copies one behind the "
+        "other, example 0, example 1, example 0, example 1; where all heads of example 0 come first, the heads of one "
+        "example then get the masks of others. No shape gives it away. An axis of size 1 needs no copies at all.",
+        MASKS,
+        (MaskTiled, MaskTiledHeadFirst),
+        (
+            "https://github.com/line/lighthouse/pull/77",
+            "https://github.com/ArrowLuo/CLIP4Clip/issues/22",
+        ),
+    ),
+    Misconception(
+        "mask_remembered",
+        "The mask of an earlier call is kept and used again. The next batch has padding of its own, another length, or "
+        "no mask at all: what it is called with is what holds.",
+        MASKS,
+        (MaskRemembered,),
+    ),
+    Misconception(
         "mask_ignored",
         "The mask has no effect: it is not passed on, or masked_fill is called and its result thrown away.",
         MASKS,
@@ -891,6 +1015,55 @@ MISCONCEPTIONS = (
         "self_attention#gradients",
         (DetachedWeights,),
         ("https://github.com/paiml/aprender/pull/2203",),
+    ),
+    Misconception(
+        "no_gradient_in_eval",
+        "In evaluation mode no gradients are recorded. eval() switches dropout off, and that is all it is about: whoever "
+        "fine-tunes a model with its dropout off, or asks which tokens a result depends on, wants gradients. Whether "
+        "they are recorded is for the caller to decide, with torch.no_grad().",
+        "self_attention#gradients",
+        (NoGradientInEvaluation,),
+    ),
+    Misconception(
+        "result_detached",
+        "The result is right, and nothing gets a gradient: it has been cut off (torch.no_grad(), .detach(), .data, "
+        "numpy). Such a layer, and everything before it, never learns.",
+        "self_attention#gradients",
+        (NoGradient,),
+    ),
+    Misconception(
+        "dropout_keep_probability",
+        "Dropout was told which share to keep. nn.Dropout and functional.dropout want the share to DROP: with 1 - dropout "
+        "a layer of dropout 0.1 loses nine tenths of its weights in training, and one of dropout 0 loses all. (The "
+        "keep_prob of old TensorFlow was the other way round.)",
+        DROPOUT,
+        (KeepProbability,),
+        (
+            "https://github.com/candle-org/MindAct/pull/387",
+            "https://github.com/mindspore-lab/mindrl/pull/20",
+        ),
+    ),
+    Misconception(
+        "dropout_fixed",
+        "Weights are dropped with a fixed probability, whatever the layer was asked for: the argument is not used, or "
+        "torch's own default, 0.5, is at work. A layer with dropout 0 loses weights too.",
+        DROPOUT,
+        (DropoutOfATenth, DropoutOfHalf),
+    ),
+    Misconception(
+        "dropout_not_scaled",
+        "Weights are dropped, and those that stay are not scaled up to match: not at all, or by a number that does not "
+        "follow the probability. The weights of a query then sum to another number in training than in evaluation. With "
+        "probability p, what stays is divided by 1 - p.",
+        DROPOUT,
+        (DropoutNotScaled, DropoutScaledByFixedNumber),
+    ),
+    Misconception(
+        "dropout_shared",
+        "One throw of the dice decides for many weights at once: a whole head is lost, or one key for all queries. Each "
+        "weight, of each head, query and key, is to be dropped on its own.",
+        DROPOUT,
+        (DropoutForHeads, DropoutForKeys),
     ),
     Misconception(
         "dropout_in_eval",

@@ -214,6 +214,14 @@ def mask_without_group_axis(query: Tensor, key: Tensor, value: Tensor, mask: Ten
     return output.flatten(1, 2), weights.flatten(1, 2)
 
 
+def mask_expanded_without_group_axis(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
+    """Do the same, and expand the mask to the scores' shape first, which refuses more sizes than broadcasting does."""
+    if mask is not None:
+        groups = key.size(1)
+        mask = mask.expand(query.size(0), groups, query.size(1) // groups, query.size(2), key.size(2))
+    return mask_without_group_axis(query, key, value, mask)
+
+
 def groups_left_apart(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Result:
     if mask is not None and mask.dim() == 4:
         mask = mask.expand(-1, query.size(1), -1, -1).unflatten(1, (key.size(1), -1))
@@ -378,7 +386,7 @@ MISCONCEPTIONS = (
         "end, so its batch axis falls on the groups, or its heads on the members: an error for most sizes, and silently "
         "wrong where they are equal.",
         MASKS,
-        (mask_without_group_axis,),
+        (mask_without_group_axis, mask_expanded_without_group_axis),
     ),
     Misconception(
         "one_mask_for_several_heads",

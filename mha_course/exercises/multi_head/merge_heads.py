@@ -110,6 +110,14 @@ def only_transposed(x: Tensor) -> Tensor:
     return x.transpose(1, 2)
 
 
+def result_squeezed(x: Tensor) -> Tensor:
+    return multi_head.merge_heads(x).squeeze()
+
+
+def heads_squeezed(x: Tensor) -> Tensor:
+    return torch.cat([head.squeeze() for head in x.split(1, dim=1)], dim=-1)
+
+
 def along_length(x: Tensor) -> Tensor:
     return torch.cat(x.unbind(dim=1), dim=1)
 
@@ -187,6 +195,17 @@ MISCONCEPTIONS = (
         "side by side, in the feature axis: one vector a token.",
         SECTION,
         (along_length,),
+    ),
+    Misconception(
+        "axes_squeezed",
+        "Axes of size 1 have been taken away by squeeze() without an axis. It takes all of them: not only the head's, "
+        "also the batch axis of a single example and the length of a single token. Name the axis that is to go.",
+        "multi_head#shape-ledger",
+        (heads_squeezed, result_squeezed),
+        (
+            "https://github.com/NVIDIA/DeepLearningExamples/pull/765",
+            "https://github.com/mead-ml/mead-baseline/pull/703",
+        ),
     ),
 )
 

@@ -106,6 +106,11 @@ def transposed_first(x: Tensor, num_heads: int) -> Tensor:
     return x.transpose(1, 2).reshape(batch, num_heads, length, d_head)
 
 
+def chunks_in_front(x: Tensor, num_heads: int) -> Tensor:
+    batch, length, d_head = _sizes(x, num_heads)
+    return torch.cat(x.chunk(num_heads, dim=-1), dim=0).reshape(batch, num_heads, length, d_head)
+
+
 def sizes_exchanged(x: Tensor, num_heads: int) -> Tensor:
     batch, length, d_head = _sizes(x, num_heads)
     return x.reshape(batch, length, d_head, num_heads).transpose(1, 2)
@@ -171,6 +176,19 @@ MISCONCEPTIONS = (
         "first, then move the head axis.",
         SECTION,
         (transposed_first,),
+    ),
+    Misconception(
+        "split_chunks_in_front",
+        "Each head's slice is cut out rightly, and the slices are then put one behind the other in front (cat along "
+        "the batch, or stack along axis 0): head 0 of all examples, then head 1 of all. A reshape to (batch, head, …) "
+        "reads the same memory as all heads of example 0 first. With one example it is the same; with more, a head of "
+        "one example gets the tokens of another. The head axis has to stand behind the batch from the start.",
+        SECTION,
+        (chunks_in_front,),
+        (
+            "https://github.com/gazelle93/Transformer-Various-Positional-Encoding/issues/1",
+            "https://github.com/jadore801120/attention-is-all-you-need-pytorch/issues/7",
+        ),
     ),
     Misconception(
         "split_sizes_exchanged",

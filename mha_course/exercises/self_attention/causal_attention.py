@@ -81,6 +81,10 @@ def _causal_cases(rng: Generator) -> Iterator[Case]:
             q[..., 0, :] = -k[..., 0, :]
         text = describe(q, k, v) + f", {label}" * bool(label)
         yield Case("causal", text, (Call((q, k, v)),), holds=(no_weight_on_later_keys, rows_sum_to_one))
+    q, k, v = inputs(rng, (), 5, 5, 7, 2)
+    q[3] = 0
+    text = describe(q, k, v) + ", query 3 all zeros, so that its scores are all exactly 0"
+    yield Case("causal", text, (Call((q, k, v)),), holds=(no_weight_on_later_keys, rows_sum_to_one))
     q, k, v = inputs(rng, (2,), 5, 5, 7, 2)
     later_k, later_v = k.clone(), v.clone()
     later_k[:, 3:], later_v[:, 3:] = randn(rng, 2, 2, 7, scale=9.0), randn(rng, 2, 2, 2, scale=9.0)
@@ -167,6 +171,15 @@ def joining(join: Callable[[Tensor, Tensor], Tensor | None]) -> Callable[..., An
 
 def hiding(hide: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Any]:
     return masked_by(both, attend(hide=hide, finish=untouched))
+
+
+def zeros_hidden(number: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Cut the triangle out of the scores, and hide whatever is 0 then."""
+
+    def hide(scores: Tensor, mask: Tensor) -> Tensor:
+        return (scores * mask).masked_fill(scores * mask == 0, number)
+
+    return hide
 
 
 def padding_added(query: Tensor, key: Tensor, value: Tensor, padding: Tensor | None = None) -> Result:
@@ -359,6 +372,17 @@ MISCONCEPTIONS = (
         MASK,
         (hiding(lambda scores, mask: scores * mask),),
         ("https://github.com/hyunwoongko/transformer/issues/10",),
+    ),
+    Misconception(
+        "zero_scores_hidden",
+        "The triangle was cut out of the scores, and then every score that is exactly 0 was hidden. That 0 has two "
+        "meanings: cut away, and a real score, which a query and a key have that stand at a right angle, or of which "
+        "one is all zeros. Such keys are hidden though they may be seen. Ask the mask what is hidden, not the scores.",
+        MASK,
+        (
+            masked_by(both, attend(hide=zeros_hidden(-math.inf), finish=lambda weights, mask: weights.nan_to_num())),
+            *(hiding(zeros_hidden(number)) for number in (-math.inf, -1e9)),
+        ),
     ),
     Misconception(
         "mask_after_softmax",

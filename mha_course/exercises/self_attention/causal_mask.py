@@ -94,6 +94,10 @@ def fixed_size(size: int) -> Callable[[int], Tensor]:
     return lambda length: self_attention.causal_mask(size)[:length, :length]
 
 
+def given_out_again(size: int) -> Callable[[int], Tensor]:
+    return lambda length: self_attention.causal_mask(size)
+
+
 MISCONCEPTIONS = (
     Misconception(
         "causal_mask_excludes_self",
@@ -172,6 +176,17 @@ MISCONCEPTIONS = (
         SECTION,
         tuple(fixed_size(size) for size in (8, 10, 16, 32, 64, 100, 128, 256)),
         ("https://github.com/facebookresearch/xformers/pull/66",),
+    ),
+    Misconception(
+        "causal_mask_remembered",
+        "The mask of the first call is kept and given out again, whatever length is asked for next. All goes well "
+        "until a longer or a shorter sentence comes. A mask may be kept, but only together with its length.",
+        SECTION,
+        (*(given_out_again(size) for size in (3, 5, 4, 7, 10)), fixed_size(3), fixed_size(5)),
+        (
+            "https://github.com/facebookresearch/xformers/issues/655",
+            "https://github.com/XPU-Forces/mojo_opset/pull/390",
+        ),
     ),
     Misconception(
         "causal_mask_one_row",

@@ -72,7 +72,8 @@ def cases(rng: Generator) -> Iterator[Case]:
     for batch, pad, share in ((1, 0, 0.1), (3, 4, 0.0), (2, 1, 0.3)):
         label = f"{sizes(batch, 3, 5)}, smoothing {share}, all padding"
         logits = randn(rng, batch, 3, 5)
-        yield Case("nothing left", label, (Call((logits, torch.full((batch, 3), pad), pad, share), backward=True),))
+        call = Call((logits, torch.full((batch, 3), pad), pad, share), backward=True)
+        yield Case("nothing left", label, (call,), through=given(with_a_way_back), holds=(has_a_way_back,))
 
 
 def unpadded(rng: Generator, batch: int, length: int, words: int, share: float = 0.1) -> Call:
@@ -92,6 +93,19 @@ def _still_pulled(outputs: Sequence[Any]) -> str | None:
         return None
     return f"the gradient still asks for {'more' if pull < 0 else 'less'} of the right word"
 
+
+def with_a_way_back(answer: Callable[..., Any]) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        loss = answer(*args)
+        return (loss, loss.requires_grad) if isinstance(loss, Tensor) else loss
+
+    return run
+
+
+has_a_way_back = Property(
+    "A loss can be run backwards, also where it is 0.",
+    lambda outputs: None if outputs[0][1] else "backward() of your loss raises, as it does not depend on the scores",
+)
 
 nothing_to_improve = Property(
     "The loss is lowest where the right word has what its label leaves it, 1 - smoothing + smoothing / V.",
