@@ -125,7 +125,11 @@ def _marks(target: Any) -> dict[str, Any]:
     if isinstance(target, types.FunctionType):
         owners, functions = {target.__name__: target}, [target]
     elif isinstance(target, nn.Module):
-        owners = {f"self.{name}".rstrip("."): module for name, module in target.named_modules()}
+        owners = {
+            f"self.{name}".rstrip("."): module
+            for name, module in target.named_modules()
+            if not type(module).__module__.startswith("torch.")  # they remember nothing, and there are many of them
+        }
         functions = [type(target).forward]
     else:
         owners, functions = {"self": target} if hasattr(target, "__dict__") else {}, []

@@ -28,11 +28,6 @@ EXERCISES = {name: load(name) for chapter in CHAPTERS for name in CATALOGUE[chap
 STYLES = {}
 SUBTLE = {}
 for chapter in CHAPTERS:
-    if Path(__file__).with_name(f"styles_{chapter}.py").exists():  # TEMPORARY
-        old = importlib.import_module(f"exercises.styles_{chapter}")
-        STYLES |= old.STYLES
-        SUBTLE |= old.SUBTLE
-        continue
     STYLES |= importlib.import_module(f"mha_course.exercises.{chapter}.styles").STYLES
     subtle = importlib.import_module(f"exercises.subtle_{chapter}")
     SUBTLE |= subtle.SUBTLE

@@ -1,4 +1,4 @@
-"""Chapter 7: right answers in other styles, none of which may be refused, and wrong ones that are right almost everywhere."""
+"""Chapter 7: wrong answers that are right almost everywhere; none may get full marks."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ from mha_course.exercises.encoder import hidden_states as states
 from mha_course.exercises.encoder.EncoderLayer import Steps
 from mha_course.exercises.encoder.examine_layer_norm import ALL_SHAPES, make_test
 from mha_course.exercises.encoder.PreNormEncoderLayer import PreSteps
-from mha_course.exercises.encoder.styles import STYLES
 from mha_course.exercises.encoder.TrimmedEncoder import TrimmedEncoder, trimmed
-
-__all__ = ["STYLES", "SUBTLE"]
 
 
 def norm_except(condition, change):
