@@ -181,7 +181,7 @@ class MultiHeadAttention(nn.Module):
             One vector a query. A query that may attend to nothing gets `out_proj`'s bias alone.
 
         Raises:
-            ValueError: if the mask is not boolean, or has three axes.
+            ValueError: if the mask is not boolean or has three axes, or if there are more keys than values or fewer.
         """
         require_mask(mask)
         return self.out_proj(merge_heads(self._fused(*self._project(query, key, value, cache), mask)))
@@ -201,6 +201,8 @@ class MultiHeadAttention(nn.Module):
         return self.out_proj(merge_heads(self.dropout(weights) @ values)), weights
 
     def _fused(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+        if keys.size(-2) != values.size(-2):  # the kernel would read beyond the shorter one
+            raise ValueError(f"{keys.size(-2)} keys and {values.size(-2)} values don't match; give each key one value")
         dropout = self.dropout.p if self.training else 0.0
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
 

@@ -13,6 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from mha_course.exercises import NAMES, load, load_all
 from mha_course.exercises.solutions import solutions
 from mha_course.grader import progress
@@ -59,6 +61,8 @@ def check(answer: Any, seed: int = 0) -> Report:
     """
     if isinstance(answer, str):
         return _plain(f"check takes what you wrote itself, without quotes, as in check(split_heads), not {answer!r}.")
+    if isinstance(answer, Tensor):
+        return _plain("check takes the function itself, as in check(softmax), and not what it returned.")
     if type(answer).__name__ in NAMES:
         name = type(answer).__name__
         return _plain(f"check takes the class itself, as in check({name}), not an object made with it.")
@@ -67,7 +71,8 @@ def check(answer: Any, seed: int = 0) -> Report:
         return _plain(_no_such_exercise(name))
     exercise = load(name)
     with _time_limit(SECONDS):
-        verdict = _with_notes(judge(exercise, _run_here(answer), seed), answer)
+        verdict = judge(exercise, _run_here(answer), seed)
+    verdict = _with_notes(verdict, answer)
     footer = f"Practice, not a mark. It ran in this notebook, for at most {SECONDS} s; seed of the inputs: {seed}."
     if verdict.verdict == "passed":
         _solved.add(name)

@@ -438,3 +438,10 @@ def test_recording_weights_in_training_draws_no_random_numbers():
     torch.manual_seed(5)
     with recorded_weights(nn.ModuleList([attention])):
         assert all(torch.equal(attention(x, x, x), output) for output in right)
+
+
+def test_keys_without_a_value_are_refused_before_the_kernel_reads_beyond_memory():
+    layer = MultiHeadAttention(6, 2)
+    queries, keys, values = (torch.zeros(1, 2, length, 3) for length in (5, 7, 3))
+    with pytest.raises(ValueError, match="7 keys and 3 values don't match"):
+        layer._fused(queries, keys, values, None)

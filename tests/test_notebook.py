@@ -130,6 +130,7 @@ def test_a_check_leaves_the_notebook_as_it_was():
         (3, "an object of type int' is not the name of an exercise"),
         (MultiHeadAttention(6, 2), "as in check(MultiHeadAttention), not an object made with it"),
         ("split_heads", "without quotes, as in check(split_heads)"),
+        (torch.zeros(2), "takes the function itself, as in check(softmax), and not what it returned"),
         (named("split_head", lambda x: x), "Did you mean split_heads?"),
     ],
 )

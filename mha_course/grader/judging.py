@@ -64,6 +64,9 @@ def judge(exercise: Exercise, run: Run, seed: int) -> Verdict:
     """
     try:
         return _judge(exercise, run, seed)
+    except TimedOut:  # the clock of a notebook may strike while nothing of the learner's runs
+        message = f"{FATAL['TimedOut'][1].capitalize()}; nothing else was found out."
+        return Verdict(exercise.name, "timed_out", 0.0, exercise.points, message)
     except Unavailable as error:
         return Verdict(exercise.name, "not_gradable", None, exercise.points, str(error))
     except Exception as error:
@@ -150,6 +153,11 @@ def _fell_short(
         explanation=named.explanation if named else "",
         section=named.section if named else section if failure.rank > KIND else "",
         at_work=at_work,
+        introduction=(
+            "So does a test behave that has this gap (yours may have another)"
+            if exercise.task == "catch"
+            else "This is how a known slip behaves"
+        ),
     )
     parts = _parts(exercise, plan, failures)
     points = sum(part.points for part in parts)
@@ -207,7 +215,7 @@ def explain(name: str, feedback: Feedback, notes: Sequence[str]) -> str:
     """Return feedback as plain text: what should hold, what shows that it does not, the cause, how to go on."""
     lines = [feedback.rule, feedback.evidence, *filter(None, [feedback.at_work])]
     if feedback.explanation:
-        lines.append(f"This is how a known slip behaves, “{feedback.title}”: {feedback.explanation}")
+        lines.append(f"{feedback.introduction}, “{feedback.title}”: {feedback.explanation}")
     if feedback.section:
         lines.append(f"Read {place(feedback.section)} of the book.")
     return "\n".join((*lines, f"For a hint: hint({name!r}), or mha-course hint {name}.", *notes))

@@ -33,8 +33,8 @@ class Unreadable(Exception):
 class Entry:
     """How far one exercise is."""
 
-    verdict: Word = "not_attempted"  # of the last check
-    points: float = 0.0  # in the last check
+    verdict: Word = "not_attempted"  # of the last check, or of the one that passed
+    points: float = 0.0  # in that check
     solved: bool = False  # passed once, whatever came after
     hints: int = 0  # the highest that was shown
 
@@ -98,7 +98,9 @@ def note(folder: Path, verdict: Verdict) -> None:
 
     def changed(entry: Entry) -> Entry:
         passed = verdict.verdict == "passed"
-        return replace(entry, verdict=verdict.verdict, points=verdict.points or 0.0, solved=entry.solved or passed)
+        if entry.solved and not passed:  # another try takes nothing away
+            return entry
+        return replace(entry, verdict=verdict.verdict, points=verdict.points or 0.0, solved=passed)
 
     _change(folder, verdict.exercise, changed)
 

@@ -56,7 +56,7 @@ def _html(verdict: Verdict, footer: str) -> Iterator[str]:
         if feedback.at_work:
             yield f"<p><em>What comes of it:</em> {escape(feedback.at_work)}</p>"
         if feedback.explanation:
-            yield f"<p><em>How a known slip behaves,</em> “{escape(feedback.title)}”: {escape(feedback.explanation)}</p>"
+            yield f"<p><em>{feedback.introduction},</em> “{escape(feedback.title)}”: {escape(feedback.explanation)}</p>"
         if feedback.section:
             yield f"<p><em>Where to read on:</em> {escape(place(feedback.section))} of the book.</p>"
         yield f"<p>For a hint: <code>hint({verdict.exercise!r})</code></p>"

@@ -36,6 +36,7 @@ class Feedback:
     explanation: str = ""  # what the slip is
     section: str = ""  # where to read on, a page and an anchor of the book
     at_work: str = ""  # what comes of it where it is put to work
+    introduction: str = ""  # of the explanation
 
     @property
     def title(self) -> str:

@@ -37,7 +37,7 @@ def test_what_was_solved_once_stays_solved_and_hints_are_never_taken_back(folder
     note(folder, verdict("split_heads", "failed", 0.0))
     note_hint(folder, "split_heads", 3)
     note_hint(folder, "split_heads", 1)
-    assert load(folder)["split_heads"] == Entry("failed", 0.0, solved=True, hints=3)
+    assert load(folder)["split_heads"] == Entry("passed", 3.0, solved=True, hints=3)
 
 
 @pytest.mark.parametrize(

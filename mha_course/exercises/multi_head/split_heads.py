@@ -69,7 +69,10 @@ def _misplaced(outputs: Sequence[Any]) -> str | None:
         tokens, features = result[b, head, row] // 10_000 - 1, result[b, head, row] % 10_000
         wanted = list(range(head * d_head, (head + 1) * d_head))
         if (tokens != b * length + row).any() or features.tolist() != wanted:
-            found = zip(features.tolist(), (tokens - b * length).tolist(), strict=True)
+            found = [
+                (feature, f"{token % length}" + f" of example {token // length}" * (token // length != b))
+                for feature, token in zip(features.tolist(), tokens.tolist(), strict=True)
+            ]
             return (
                 f"in example {b}, row {row} of head {head} should hold the features {wanted} of token {row}, but holds "
                 + ", ".join(f"feature {feature} of token {token}" for feature, token in found)
