@@ -252,7 +252,11 @@ def _weighted_sum(output: Any) -> Tensor | None:
 def _find(instance: Any, name: str) -> Tensor:
     found = instance
     for part in name.split("."):
+        if type(found) in (list, tuple, dict):
+            raise AttributeError(f"{name} is out of PyTorch's sight, inside a plain {type(found).__name__}")
         found = getattr(found, part)
+    if found is None:
+        raise AttributeError(f"there is no {name} (bias=False?)")
     if not isinstance(found, Tensor):
         raise AttributeError(f"{name} is a {type(found).__name__}, not a tensor")
     return found
@@ -300,9 +304,12 @@ def describe_error(caught: BaseException, is_learners: Callable[[str], bool]) ->
     except Exception:  # an exception whose text can't be made
         message = ""
     where = code = ""
-    for frame in traceback.extract_tb(caught.__traceback__):
-        if is_learners(frame.filename):
-            where, code = f"{frame.filename}, line {frame.lineno}", (frame.line or "").strip()
+    frames = [frame for frame in traceback.extract_tb(caught.__traceback__) if is_learners(frame.filename)]
+    if frames:
+        outer, inner = frames[0], frames[-1]
+        where, code = f"{inner.filename}, line {inner.lineno}", (inner.line or "").strip()
+        if (outer.filename, outer.name) != (inner.filename, inner.name):
+            where += f", which {outer.filename}, line {outer.lineno}, came to"
     if isinstance(caught, SyntaxError) and caught.filename and is_learners(caught.filename):
         where, code = f"{caught.filename}, line {caught.lineno}", (caught.text or "").strip()
     return {"type": type(caught).__name__, "message": message, "where": where, "code": code}

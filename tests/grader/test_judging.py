@@ -261,6 +261,44 @@ def test_evidence_names_the_part_of_the_result_and_the_call():
     assert "On two calls: in call 2 of 2, 2 of 2 numbers are wrong" in verdict(twice, lambda x: x * 0).message
 
 
+def test_an_error_in_a_helper_is_told_with_the_line_that_called_it():
+    def helper(x):
+        return x.nothing
+
+    def answer(x):
+        return helper(x)
+
+    told = verdict(exercise(lambda x: x, case(torch.zeros(2))), answer).message
+    first, second = (function.__code__.co_firstlineno + 1 for function in (helper, answer))
+    assert f"line {first}, which " in told
+    assert f"line {second}, came to: return x.nothing)" in told
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: nn.Linear(2, 3, bias=False), "there is no parts.0.bias (bias=False?)"),
+        (nn.Flatten, "'Flatten' object has no attribute 'bias'"),
+    ],
+)
+def test_parts_that_are_missing_or_out_of_sight_are_named(make, told):
+    def with_parts(kind):
+        class Layer(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.parts = kind([make()])
+
+            def forward(self, x):
+                return x
+
+        return Layer
+
+    layer = Case("core", "a layer", (Call((torch.ones(2),)),), build=Call(()), state={"parts.0.bias": torch.ones(3)})
+    assert told in run_case(with_parts(nn.ModuleList), layer.message(), lambda name: False)["error"]["message"]
+    hidden = run_case(with_parts(list), layer.message(), lambda name: False)["error"]["message"]
+    assert hidden == "parts.0.bias is out of PyTorch's sight, inside a plain list"
+
+
 def test_a_missing_gradient_is_told_with_the_mode():
     class Detached(nn.Linear):
         def forward(self, x):
