@@ -5,10 +5,10 @@ import re
 
 import pytest
 import torch
-from exercises.styles_multi_head import Fused
 from torch import nn
 
 from mha_course.exercises import load
+from mha_course.exercises.multi_head.styles import Fused
 from mha_course.exercises.notebooks import solution_cells
 from mha_course.exercises.stubs import PLACEHOLDER, solution
 from mha_course.grader.gradebook import grade

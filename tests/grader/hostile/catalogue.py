@@ -153,8 +153,9 @@ if os.fork() == 0:
 server = socket.create_server(("127.0.0.1", 0))
 for address in (("127.0.0.1", PORT), ("10.255.255.1", 80)):
     try:
-        socket.create_connection(address, timeout=0.2)
-        return "connected"
+        connection = socket.create_connection(address, timeout=0.2)
+        if connection.getsockname() != connection.getpeername():  # a free port may be connected to itself
+            return "connected"
     except OSError:
         pass
 """,
