@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,6 @@ from mha_course.grader.gradebook import JOBS, SECONDS, UsageError, grade
 if TYPE_CHECKING:
     from mha_course.exercises.exercise import Exercise
     from mha_course.grader.progress import Entries
-    from mha_course.grader.verdicts import Verdict
 
 SECONDS_LIMIT = 86_400  # a day
 
@@ -69,10 +69,7 @@ def _hint(options: argparse.Namespace) -> int:
 
     exercise = _exercises()[_known(options.name)]
     print("\n".join(exercise.numbered_hints(options.number)))
-    try:
-        progress.note_hint(options.folder, exercise.name, options.number)
-    except (progress.Damaged, progress.Unreadable) as error:
-        print(f"mha-course: progress.json was not brought up to date: {error}", file=sys.stderr)
+    _keep(lambda: progress.note_hint(options.folder, exercise.name, options.number))
     if options.number < len(exercise.hints):
         print(f"For one more: mha-course hint {exercise.name} {options.number + 1}")
     return 0
@@ -97,7 +94,7 @@ def _start(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from mha_course.grader import practice
+    from mha_course.grader import practice, progress
     from mha_course.grader.reports import as_text, total
     from mha_course.grader.sandbox import Sandbox
     from mha_course.grader.submission import read
@@ -113,7 +110,7 @@ def _check(options: argparse.Namespace) -> int:
         for verdict in practice.check(submission, _exercises(), sandbox, seed=options.seed, seconds=options.seconds):
             verdicts.append(verdict)
             print(as_text(verdict), end="\n\n", flush=True)
-            _keep(folder, verdict)
+            _keep(partial(progress.note, folder, verdict))
         print(total(verdicts))
         print(f"Practice, seed {options.seed}. Your code ran apart, with: {', '.join(sandbox.protections)}.")
     return 0 if verdicts and all(verdict.verdict == "passed" for verdict in verdicts) else 1
@@ -160,18 +157,18 @@ def _progress_in(folder: Path) -> Entries:
     return entries or {}
 
 
-def _keep(folder: Path, verdict: Verdict) -> None:
-    """Write down how a check ended, if the learner's folder keeps count."""
+def _keep(note: Callable[[], None]) -> None:
+    """Write something down where the learner's folder keeps count, or say why it can't be."""
     from mha_course.grader import progress
 
     try:
-        progress.note(folder, verdict)
+        note()
     except (progress.Damaged, progress.Unreadable) as error:
         print(f"mha-course: progress.json was not brought up to date: {error}", file=sys.stderr)
 
 
 def _watch(options: argparse.Namespace) -> int:
-    from mha_course.grader import practice
+    from mha_course.grader import practice, progress
     from mha_course.grader.reports import as_text
     from mha_course.grader.sandbox import Sandbox
 
@@ -193,7 +190,7 @@ def _watch(options: argparse.Namespace) -> int:
                 submission, {one.name: one for one in changed}, sandbox, seed=options.seed, seconds=options.seconds
             ):
                 print(as_text(verdict), end="\n\n", flush=True)
-                _keep(options.folder, verdict)
+                _keep(partial(progress.note, options.folder, verdict))
     return 0
 
 
@@ -208,8 +205,7 @@ def _solution(options: argparse.Namespace) -> int:
             f"{exercise.name} is not solved yet, and {entry.hints} of its {HINTS} hints are read; solve it, or read on: "
             f"mha-course hint {exercise.name} {min(entry.hints + 1, HINTS)}"
         )
-    for number, source in enumerate(solutions(exercise)):
-        title = f"Another way, {number}" if number else "The course's own"
+    for title, source in solutions(exercise):
         print(f"# {title}\n{source}\n")
     return 0
 

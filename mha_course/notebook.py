@@ -117,9 +117,7 @@ def solution(name: Any) -> Report:
         return _plain(
             f"{text} is not solved yet, and not all of its hints are read: hint({text!r}) shows the next one."
         )
-    sources = solutions(exercise)
-    titles = ["The course's own", *(f"Another way, {number}" for number in range(1, len(sources)))]
-    parts = list(zip(titles, sources, strict=True))
+    parts = solutions(exercise)
     return Report(
         "".join(f"<p><strong>{title}</strong></p><pre><code>{escape(source)}</code></pre>" for title, source in parts),
         "\n\n".join(f"# {title}\n{source}" for title, source in parts),

@@ -12,9 +12,10 @@ from mha_course.exercises.stubs import solution
 STYLES = "styles.py"  # beside the exercises of a chapter
 
 
-def solutions(exercise: Exercise) -> list[str]:
-    """Return the source of right answers, the course's own first."""
-    return [solution(solution_cells()[exercise.name]), *other_styles(exercise)]
+def solutions(exercise: Exercise) -> list[tuple[str, str]]:
+    """Return right answers, each as its title and its source, the course's own first."""
+    others = [(f"Another way, {number}", source) for number, source in enumerate(other_styles(exercise), start=1)]
+    return [("The course's own", solution(solution_cells()[exercise.name])), *others]
 
 
 def other_styles(exercise: Exercise) -> list[str]:
