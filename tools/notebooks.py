@@ -65,6 +65,8 @@ def _joined(outputs: list[Any]) -> list[Any]:
 
 def _clean(output: Any) -> None:
     output.get("metadata", {}).pop("execution", None)
+    # The number of a widget that is gone; what stays is its page version.
+    output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     if "text" in output:
         output.text = ADDRESS.sub("0x", output.text)
     for kind, value in output.get("data", {}).items():

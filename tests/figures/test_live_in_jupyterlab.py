@@ -1,0 +1,89 @@
+"""In JupyterLab a figure and Python share their state: what is dragged is there in Python, and what Python sets is drawn."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import nbformat
+import pytest
+
+from live import numbers
+
+CELLS = [
+    "import ipywidgets\nfrom mha_course.figures.live.soft_addressing import SoftAddressing\nfigure = SoftAddressing()\nfigure",
+    "slider = ipywidgets.FloatSlider(value=1.0, min=0.1, max=5.0, description='warmth')\n"
+    "link = ipywidgets.jslink((slider, 'value'), (figure, 'temperature'))\nslider",
+    "print('python has', figure.query, figure.temperature)",
+    "figure.query = [-1.5, -0.5]",
+]
+
+
+@pytest.fixture
+def lab(tmp_path):
+    """JupyterLab on a notebook with these cells: the notebook's address."""
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    cells = [nbformat.v4.new_code_cell(source) for source in CELLS]
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata={"kernelspec": kernel})
+    nbformat.write(notebook, tmp_path / "figure.ipynb")
+    runtime = tmp_path / "runtime"
+    folders = {
+        name: str(tmp_path / name.lower())
+        for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTERLAB_SETTINGS_DIR")
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--port=0", "--IdentityProvider.token=", f"--notebook-dir={tmp_path}"],
+        env={**os.environ, **folders, "JUPYTER_RUNTIME_DIR": str(runtime)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        for _ in range(600):
+            started = list(runtime.glob("jpserver-*.json"))
+            if started:
+                break
+            assert process.poll() is None, "JupyterLab did not start"
+            time.sleep(0.1)
+        yield json.loads(started[0].read_text("utf-8"))["url"] + "doc/tree/figure.ipynb"
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def test_what_is_dragged_is_in_python_and_what_python_sets_is_drawn(lab, browser):
+    page = browser.new_page(viewport={"width": 1200, "height": 1400})
+    page.goto(lab)
+    cells = page.locator(".jp-CodeCell")
+    cells.first.locator(".cm-content").click(timeout=60_000)
+    page.locator("[data-status=idle]").first.wait_for(timeout=60_000)
+    for _ in range(2):
+        page.keyboard.press("Shift+Enter")
+    handle = page.get_by_role("slider", name="query", exact=True)
+    handle.wait_for(timeout=60_000)
+    page.locator(".widget-readout").wait_for(timeout=60_000)
+
+    box = handle.locator("path").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x - 70, y + 30, steps=5)
+    page.mouse.up()
+    dragged = numbers(handle.get_attribute("aria-valuetext"))
+    assert dragged != [1.0, 0.75]
+
+    readout = page.locator(".widget-readout")
+    readout.click()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("2.5")
+    page.keyboard.press("Enter")
+    page.locator(".mha-slider output", has_text="2.50").wait_for()
+
+    cells.nth(2).locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    said = cells.nth(2).locator(".jp-OutputArea-output", has_text="python has").inner_text(timeout=60_000)
+    assert numbers(said) == pytest.approx([*dragged, 2.5])
+
+    page.keyboard.press("Shift+Enter")
+    page.wait_for_function("document.querySelector('.mha-query')?.getAttribute('aria-valuetext') === '−1.50, −0.50'")
+    page.close()
