@@ -19,11 +19,12 @@ BOOK_INDEX := _build/html/index.html
 # Numbers must not depend on the machine's cores: the notebooks are run with one thread everywhere, here and in the tests.
 RUN_NOTEBOOKS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python tools/notebooks.py
 
-.PHONY: help book test check lab notebooks mutants clean
+.PHONY: help book pdf test check lab notebooks mutants clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make book       build the book into _build/html and say how to open it"
+	@echo "make pdf        print the whole book into _build/attention.pdf, where Chromium is installed"
 	@echo "make test       run every check and test"
 	@echo "make check      run the quick checks alone: format, lint, types, import order"
 	@echo "make lab        open JupyterLab on your own copy of the exercises, in $(WORK)/"
@@ -60,6 +61,10 @@ book: $(BOOK_READY)
 	@echo "==> building the book"
 	@$(BIN)/jupyter-book build --quiet . >/dev/null
 	@echo "The book is ready: open $(BOOK_INDEX) in a browser (file://$(CURDIR)/$(BOOK_INDEX))."
+
+pdf: $(BOOK_READY)
+	@echo "==> printing the book"
+	@$(BIN)/python tools/pdf.py
 
 check: $(ALL_READY)
 	@echo "==> format"

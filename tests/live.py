@@ -50,7 +50,7 @@ def write_page(figure, folder, scheme="light", scripts=True):
         f'<!doctype html><html lang="en" data-theme="{scheme}"><meta charset="utf-8"><title>{tag}</title>'
         '<meta name="viewport" content="width=device-width"><link rel="icon" href="data:,">'
         "<style>html { background: #fff; color: #222 } html[data-theme=dark] { background: #121212; color: #ccc }</style>"
-        f'<link rel="stylesheet" href="kit.css">{script}<main><h1>Figure</h1>{html}</main></html>',
+        f'<link rel="stylesheet" href="kit.css"><link rel="stylesheet" href="{tag}.css">{script}<main><h1>Figure</h1>{html}</main></html>',
         "utf-8",
     )
     return page.as_uri()

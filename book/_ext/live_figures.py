@@ -47,6 +47,7 @@ def add_scripts(
     if found:
         app.add_css_file(f"{FOLDER}/{bundle().STYLE.name}")
     for name in found:
+        app.add_css_file(f"{FOLDER}/{name}.css")
         app.add_js_file(f"{FOLDER}/{name}.js", loading_method="defer")
 
 

@@ -6,7 +6,6 @@ The tests share one build, so they share a file: the workers of a parallel run t
 import functools
 import http.server
 import re
-import shutil
 import subprocess
 import sys
 import threading
@@ -16,22 +15,12 @@ from urllib.parse import urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import sync_playwright
 
+from chromium import chromium, note_what_goes_wrong
 from mha_course import exercises
+from mha_course.figures.live import bundle
 
 ROOT = Path(__file__).parents[2]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
-# Without these, Chromium asks its maker's hosts for updates while it runs.
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 # A reader has no PyTorch: the build must do without, though it is installed here.
 BUILD = "import sys; sys.modules['torch'] = None; from jupyter_book.cli.main import main; main()"
 LOADED_BY = {"src", "srcset", "data", "poster"}  # attributes that make a browser load something, whatever the tag
@@ -151,13 +140,8 @@ def test_where_an_exercise_and_its_misconceptions_point_to_there_is_a_section(si
 
 @pytest.fixture(scope="module")
 def browser():
-    program = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if program is None:
-        pytest.skip(f"no browser is installed (none of {', '.join(BROWSERS)})")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=program, args=FLAGS)
-        yield chromium
-        chromium.close()
+    with chromium() as found:
+        yield found
 
 
 class Silent(http.server.SimpleHTTPRequestHandler):
@@ -184,25 +168,9 @@ def view(request, browser):
     """A page as wide as a phone, which notes what goes wrong in it."""
     context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=request.param)
     page = context.new_page()
-    page.wrong = []
-    page.on("console", lambda message: message.type == "error" and page.wrong.append(message.text))
-    page.on("pageerror", lambda error: page.wrong.append(str(error)))
-    page.on("requestfailed", lambda request: is_left_behind(request) or page.wrong.append(f"failed: {request.url}"))
-    page.on("request", lambda request: is_foreign(request.url) and page.wrong.append(f"foreign: {request.url}"))
-    page.on(
-        "response", lambda response: response.status >= 400 and page.wrong.append(f"{response.status} {response.url}")
-    )
+    note_what_goes_wrong(page)
     yield page
     context.close()
-
-
-def is_left_behind(request):
-    """A page that leads elsewhere is left before its icon has come."""
-    return request.failure == "net::ERR_ABORTED"
-
-
-def is_foreign(url):
-    return urlsplit(url).scheme not in ("file", "data", "blob", "about") and urlsplit(url).hostname != "127.0.0.1"
 
 
 def test_the_page_to_open_leads_to_the_first_page(address, view):
@@ -236,16 +204,38 @@ def test_a_wide_formula_can_be_scrolled_to_its_beginning(site, view):
     assert min(starts) >= 0
 
 
+# axe on a page. The contrast of code is measured at one token for all in its block that look like it: there are thousands
+# on a page, and they take most of the time. Every other rule sees every element.
+AUDIT = """async context => {
+    const looks = new WeakMap();
+    for (const block of document.querySelectorAll('pre')) {
+        const edge = block.getBoundingClientRect().right;
+        const seen = new Set();
+        for (const token of block.querySelectorAll('span')) {
+            const { color, background, font, opacity } = getComputedStyle(token);
+            const inView = token.getBoundingClientRect().right <= edge;
+            const look = [looks.get(token.parentElement), token.className, color, background, font, opacity, inView].join();
+            looks.set(token, look);
+            token.toggleAttribute('data-like-another', seen.has(look));
+            seen.add(look);
+        }
+    }
+    axe.configure({ rules: [{ id: 'color-contrast', selector: '*:not([data-like-another])' }] });
+    return (await axe.run(context, { resultTypes: ['violations'] })).violations;
+}"""
+
+
 def test_nothing_in_the_text_shuts_anybody_out(site, pages, view):
     """Only the article is looked at: axe 4.14 faults the theme around it, its search button (label-content-name-mismatch)
     and its lack of landmarks (region). It faults docutils too, whose list of sources holds entries with the role
     doc-biblioentry, which are list items by its definition."""
-    text = {"include": [[".bd-article"]], "exclude": [[".citation-list"]]}
+    axe, text = Axe().axe_script, {"include": [[".bd-article"]], "exclude": [[".citation-list"]]}
     wrong = {}
     for name in pages:
         view.goto(f"{site.as_uri()}/{name}")
         if view.locator("article.bd-article").count():
-            found = Axe().run(view, context=text).response["violations"]
+            view.evaluate(axe)
+            found = view.evaluate(AUDIT, text)
             grave = [
                 (one["id"], node["html"][:120])
                 for one in found
@@ -255,6 +245,24 @@ def test_nothing_in_the_text_shuts_anybody_out(site, pages, view):
             if grave:
                 wrong[str(name)] = grave
     assert wrong == {}
+
+
+MOVED = """() => new Promise(done => new PerformanceObserver(list => done(list.getEntries().map(entry =>
+    [entry.value, ...entry.sources.map(source => source.node?.outerHTML?.slice(0, 90))]
+))).observe({ type: "layout-shift", buffered: true }) || setTimeout(() => done([]), 500))"""
+
+
+@pytest.mark.parametrize("name", bundle.names())
+def test_a_figure_computes_on_its_page_and_brings_the_page_no_jump(site, pages, view, name):
+    tag = f"mha-{name.replace('_', '-')}"
+    (page,) = [page for page in pages if f"<{tag} " in (site / page).read_text("utf-8")]
+    view.goto(f"{site.as_uri()}/{page}")
+    figures = view.locator(tag)
+    assert figures.evaluate_all("figures => figures.map(figure => Boolean(figure.model))") == [True] * figures.count()
+    figures.first.scroll_into_view_if_needed()
+    assert [shift for shift in view.evaluate(MOVED) if "mha-" in str(shift)] == []
+    assert figures.first.bounding_box()["width"] <= 390
+    assert view.wrong == []
 
 
 def test_a_solution_opens_on_a_click(site, view):

@@ -39,7 +39,7 @@ def test_the_script_can_be_read_in_both_forms_and_is_light(name, tmp_path):
         path.write_text(form, "utf-8")
         done = subprocess.run([NODE, "--check", path], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
-        assert len(path.read_bytes()) + len(bundle.STYLE.read_bytes()) < MOST
+        assert len(path.read_bytes()) + len(bundle.STYLE.read_bytes()) + len(bundle.style(name)) < MOST
 
 
 @every_figure
@@ -89,7 +89,7 @@ def test_all_that_moves_it_can_be_reached_by_tab_in_order(name, opened):
     page = opened(figure_class(name)())
     reachable = page.locator(".mha").evaluate(
         """figure => [...figure.querySelectorAll("button, input, select, [tabindex='0']")]
-            .filter(part => part.tabIndex >= 0 && part.checkVisibility() && !(part.type === "radio" && !part.checked)).length"""
+            .filter(part => part.tabIndex >= 0 && part.checkVisibility({ visibilityProperty: true }) && !(part.type === "radio" && !part.checked)).length"""
     )
     seen = []
     for _ in range(reachable):

@@ -71,6 +71,24 @@ def test_dragging_a_point_changes_the_answer(opened):
     agrees(page, figure)
 
 
+def test_a_finger_drags_a_point_and_does_not_scroll_the_page(opened):
+    figure = SoftAddressing()
+    page = opened(figure, width=390, has_touch=True)
+    page.set_viewport_size({"width": 390, "height": 500})
+    handle = page.get_by_role("slider", name="query", exact=True)
+    handle.scroll_into_view_if_needed()
+    box, scrolled = handle.locator("path").bounding_box(), page.evaluate("scrollY")
+    finger = page.context.new_cdp_session(page)
+    for kind, far in [("touchStart", 0), *(("touchMove", 15 * i) for i in range(1, 5)), ("touchEnd", None)]:
+        points = [] if far is None else [{"x": box["x"] + 8, "y": box["y"] + 8 + far}]
+        finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+    page.wait_for_function("document.querySelector('.mha-query').getAttribute('aria-valuetext').includes('−')")
+    figure.query = numbers(handle.get_attribute("aria-valuetext"))
+    assert figure.query[1] < 0
+    assert page.evaluate("scrollY") == scrolled
+    agrees(page, figure)
+
+
 def test_arrow_keys_move_a_point_and_no_further_than_the_edge(opened):
     figure = SoftAddressing()
     page = opened(figure)

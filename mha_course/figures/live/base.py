@@ -18,11 +18,11 @@ class LiveFigure(anywidget.AnyWidget):
 
     name = ""
     parts: tuple[str, ...] = ()  # of the state, in the order of definition
-    _css = bundle.STYLE.read_text("utf-8")
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         if "name" in vars(cls):  # traitlets makes subclasses of its own, which have a trait there
             cls._esm = bundle.for_notebook(cls.name)
+            cls._css = bundle.STYLE.read_text("utf-8") + bundle.style(cls.name)
             traits = {name: value for name, value in vars(cls).items() if isinstance(value, traitlets.TraitType)}
             cls.parts = tuple(name for name, trait in traits.items() if trait.metadata.get("sync"))
         super().__init_subclass__(**kwargs)

@@ -1,7 +1,8 @@
 """Put a figure's modules together into the one script that a page or a notebook loads.
 
-Needs the standard library alone, as the book is built without PyTorch. A figure NAME consists of `NAME.mjs`, its picture for
-readers without JavaScript (`stills/NAME.html`) and, where it loads data on demand, an entry in `DATA`.
+Needs the standard library alone, as the book is built without PyTorch. A figure NAME consists of `NAME.mjs`, `NAME.py`, its picture for
+readers without JavaScript (`stills/NAME.html`), rules of style of its own (`NAME.css`) where it needs any, and an entry in `DATA`
+where it loads data on demand.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from functools import cache
 from pathlib import Path
 
 HERE = Path(__file__).parent
-STYLE = HERE / "kit.css"
-SHARED = ("kit", "maths")  # modules that draw nothing of their own
-# Data that a figure loads once its reader asks for it: files, each handed out in pieces of a size.
-DATA: dict[str, tuple[Path, int]] = {}
+STYLE = HERE / "kit.css"  # of all figures
+# Data that a figure loads once its reader asks for it: a file, handed out in pieces of a size, or a folder whose files are the pieces.
+DATA: dict[str, tuple[Path, int] | Path] = {
+    "pretrained": HERE / "data" / "pretrained",
+    "transformer": (HERE.parents[1] / "tasks" / "shipped" / "checkpoint.safetensors", 48_000),
+}
 
 _IMPORT = re.compile(r'^import \{[^}]*\} from "\./(\w+)\.mjs";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:const|let|function|class|async) )", re.MULTILINE)
@@ -26,7 +29,7 @@ _EXPORT = re.compile(r"^export (?=(?:const|let|function|class|async) )", re.MULT
 
 def names() -> list[str]:
     """Name all figures, in alphabetical order."""
-    return sorted(path.stem for path in HERE.glob("*.mjs") if path.stem not in SHARED)
+    return sorted(path.stem for path in HERE.glob("*.mjs") if path.with_suffix(".py").exists())
 
 
 def for_notebook(name: str) -> str:
@@ -37,6 +40,12 @@ def for_notebook(name: str) -> str:
 def for_page(name: str) -> str:
     """Give a figure as a classic script: modules are refused in a page that is opened from the disk."""
     return f"(() => {{\n{_joined(name)}\ndefine(figure);\n}})();\n"
+
+
+def style(name: str) -> str:
+    """Give the rules of style that are a figure's own."""
+    path = HERE / f"{name}.css"
+    return path.read_text("utf-8") if path.exists() else ""
 
 
 def element(name: str, state: Mapping[str, object]) -> str:
@@ -52,16 +61,20 @@ def pieces(name: str) -> tuple[bytes, ...]:
     """Give the data that a figure loads on demand, in pieces; none for most figures."""
     if name not in DATA:
         return ()
-    path, size = DATA[name]
+    source = DATA[name]
+    if isinstance(source, Path):
+        return tuple(path.read_bytes() for path in sorted(source.glob("*.bin")))
+    path, size = source
     data = path.read_bytes()
     return tuple(data[start : start + size] for start in range(0, len(data), size))
 
 
 def write(name: str, folder: Path) -> None:
-    """Write what a page with this figure loads: the script, the style, and the pieces of data as scripts."""
+    """Write what a page with this figure loads: the script, the styles, and the pieces of data as scripts."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / STYLE.name).write_text(STYLE.read_text("utf-8"), "utf-8")
     tag = name.replace("_", "-")
+    (folder / f"{tag}.css").write_text(style(name), "utf-8")
     (folder / f"{tag}.js").write_text(for_page(name), "utf-8")
     for index, piece in enumerate(pieces(name)):
         text = f'(globalThis.mhaPieces ??= {{}})["{tag}-{index}"] = "{base64.b64encode(piece).decode()}";\n'

@@ -280,7 +280,7 @@ export function steps(model, { name, titles }) {
 
 /** Load data on demand: a button, then a bar that fills, then `ready(pieces)`. A failure says why, and the button is back. */
 export function loader(model, { label, pieces, ready }) {
-  const bar = h("progress", { max: pieces.length, value: 0, "aria-label": label });
+  const bar = h("progress", { max: pieces.length, value: 0, "aria-label": label, tabindex: -1 });
   const trouble = h("p", { class: "mha-trouble", role: "alert" });
   const ask = h("button", { type: "button", onclick: load }, label);
   const box = h("div", { class: "mha-loader" }, ask, trouble);
@@ -288,18 +288,21 @@ export function loader(model, { label, pieces, ready }) {
     trouble.textContent = "";
     bar.value = 0;
     ask.replaceWith(bar);
+    bar.focus(); // the button is gone, and a keyboard's next Tab starts here
+    const loaded = [];
     try {
-      const loaded = [];
       for (const index of pieces) {
         loaded.push(await model.piece(index));
         bar.value = loaded.length;
       }
-      ready(loaded);
-      box.remove();
     } catch (error) {
       trouble.textContent = error.message;
       bar.replaceWith(ask);
+      ask.focus();
+      return;
     }
+    box.remove();
+    ready(loaded);
   }
   return box;
 }
@@ -368,7 +371,15 @@ export function grid({ caption, rows, columns, corner = "", edit = null, step = 
         set(data[i][j], { class: kind, title });
       }),
     );
+  scrollable(element, caption);
   return { element, fill, data, heads, labels };
+}
+
+/** Let the keyboard reach a part that may be wider than its room, as long as it is. */
+export function scrollable(element, label) {
+  new ResizeObserver(() =>
+    set(element, element.scrollWidth > element.clientWidth ? { tabindex: 0, role: "group", "aria-label": label } : { tabindex: null, role: null, "aria-label": null }),
+  ).observe(element);
 }
 
 // ---- drawings -------------------------------------------------------------------------------------------------------
@@ -445,6 +456,7 @@ export function point(model, drawing, { label, text, kind, get, put, step = 0.1,
       handle.focus();
     },
     onpointermove: (event) => handle.hasPointerCapture(event.pointerId) && move(...drawing.at(event)),
+    ontouchstart: (event) => event.preventDefault(), // inside a drawing, Chromium scrolls in spite of touch-action
     onkeydown: (event) => {
       const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
       if (!way) return;
