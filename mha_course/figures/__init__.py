@@ -2,7 +2,7 @@
 
 from mha_course.figures.display import show_source, table
 from mha_course.figures.heatmap import heatmap
-from mha_course.figures.multi_head import draw_split, draw_three_steps
+from mha_course.figures.multi_head import draw_three_steps
 from mha_course.figures.running_example import FEATURES, WORDS, tiny_vectors
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, WEIGHTS, set_up
 
@@ -15,7 +15,6 @@ __all__ = [
     "VALUE",
     "WEIGHTS",
     "WORDS",
-    "draw_split",
     "draw_three_steps",
     "heatmap",
     "set_up",

@@ -1,19 +1,11 @@
-"""The two diagrams of chapter 4: the flow of the layer, and where each head's numbers lie."""
+"""The diagram of chapter 4: the flow of the layer."""
 
 from __future__ import annotations
 
 import matplotlib.pyplot as plt
-import torch
-from jaxtyping import Float
-from matplotlib.axes import Axes
-from matplotlib.patches import Rectangle
-from torch import Tensor
 
 from mha_course.figures.blocks import arrow, box
-from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE
-from mha_course.multi_head import split_heads
-
-HATCHES = ("", "////", "....", "xxxx")
+from mha_course.figures.style import INK, KEY, QUERY, VALUE
 
 
 def draw_three_steps() -> None:
@@ -45,61 +37,3 @@ def draw_three_steps() -> None:
         ax.text(0.55, y - 0.5, name, ha="center", va="top", size=9)
     for y in (6.65, 4.35):
         ax.plot([0, 10], [y, y], color=INK, linewidth=0.6, linestyle=(0, (2, 4)))
-
-
-def draw_split(x: Float[Tensor, "1 length d_model"], num_heads: int) -> None:
-    """Draw where the numbers of `x` go when it is split in the right way, and when `view` alone is used.
-
-    Args:
-        x: whole numbers, so that they fit their cells; one sequence.
-        num_heads: at most 4. Each head's own numbers keep its colour and its hatching wherever they go.
-    """
-    _, length, d_model = x.shape
-    d_head = d_model // num_heads
-    owner = (torch.arange(d_model) // d_head).expand(x.shape)
-    right = split_heads(x, num_heads), split_heads(owner.float(), num_heads).long()
-    wrong = x.view(1, num_heads, length, d_head), owner.reshape(1, num_heads, length, d_head)
-    _, axes = plt.subplots(3, 1, figsize=(5.2, 4.9), height_ratios=[1.6, length, length])
-    _number_row(axes[0], x.flatten(), owner.flatten(), "in memory: one token after the other")
-    for token in range(length):
-        axes[0].text((token + 0.5) * d_model, 1.55, f"token {token}", ha="center", va="center", size=8)
-    axes[0].set_ylim(2, -0.1)
-    for ax, (values, owners), row, title in (
-        (axes[1], right, "token", "view, then transpose: each head has every token"),
-        (axes[2], wrong, "row", "view alone: the shape is the same, the numbers are not"),
-    ):
-        _number_blocks(ax, values[0], owners[0], row, title)
-
-
-def _number_row(ax: Axes, values: Tensor, owners: Tensor, title: str) -> None:
-    for place, (value, owner) in enumerate(zip(values.tolist(), owners.tolist(), strict=True)):
-        _cell(ax, place, 0, value, owner)
-    _frame(ax, len(values), 1, title)
-
-
-def _number_blocks(ax: Axes, values: Tensor, owners: Tensor, row: str, title: str) -> None:
-    num_heads, length, d_head = values.shape
-    step = d_head + 3
-    for head in range(num_heads):
-        for token in range(length):
-            for feature in range(d_head):
-                value, owner = values[head, token, feature].item(), int(owners[head, token, feature].item())
-                _cell(ax, head * step + 2 + feature, token, value, owner)
-            ax.text(head * step + 1.85, token + 0.5, f"{row} {token}", ha="right", va="center", size=8)
-        ax.text(head * step + 2 + d_head / 2, -0.3, f"head {head}", ha="center", weight="bold", size=9)
-    _frame(ax, num_heads * step, length, title)
-
-
-def _cell(ax: Axes, x: float, y: float, value: float, owner: int) -> None:
-    face = HEADS[owner]
-    ax.add_patch(Rectangle((x, y), 1, 1, facecolor=face, edgecolor="#222222", linewidth=0.6, hatch=HATCHES[owner]))
-    plate = {"boxstyle": "round,pad=0.15", "facecolor": face, "edgecolor": "none"}
-    ax.text(x + 0.5, y + 0.5, f"{value:.0f}", ha="center", va="center", color="black", size=9, bbox=plate)
-
-
-def _frame(ax: Axes, width: float, height: float, title: str) -> None:
-    ax.set_xlim(0, width)
-    ax.set_ylim(height + 0.1, -0.8 if height > 1 else -0.1)
-    ax.set_aspect("equal")
-    ax.axis("off")
-    ax.set_title(title, loc="left")
