@@ -34,15 +34,8 @@ def main() -> None:
         sys.exit(f"Printing needs Chromium or Chrome, and none of {', '.join(BROWSERS)} is here: install one of them.")
     TARGET.parent.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        build = [
-            Path(sys.executable).with_name("jupyter-book"),
-            "build",
-            "--quiet",
-            "--path-output",
-            folder,
-            *BUILD,
-            ROOT,
-        ]
+        program = str(Path(sys.executable).with_name("jupyter-book"))
+        build = [program, "build", "--quiet", "--path-output", folder, *BUILD, str(ROOT)]
         done = subprocess.run(build, check=False, capture_output=True, text=True)
         if done.returncode:
             sys.exit(f"The book could not be built:\n{done.stderr[-2000:]}")
