@@ -1,4 +1,4 @@
-"""What the book's pages need beyond Jupyter Book: folded solutions, the course's style, a first page to open.
+"""What the book's pages need beyond Jupyter Book: folded solutions, the course's style, its icons, a first page to open.
 
 A solution cell of an exercise notebook becomes the stub, then the whole cell folded behind a button; both are made from
 the one cell while the notebook is read.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +18,7 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 HERE = Path(__file__).parent
+ICON_SCRIPT = re.compile(r"<script [^>]*fontawesome\.js[^>]*></script>")
 SHOW_SOLUTION, HIDE_SOLUTION = "Show the solution", "Hide the solution"
 
 
@@ -72,6 +74,14 @@ def lead_to_the_first_page(app: Sphinx, exception: Exception | None) -> None:
         )
 
 
+def drop_icon_script(app: Sphinx, exception: Exception | None) -> None:
+    """Take the theme's script of icons (1.5 MB) out of every page; course.css draws those in use."""
+    if exception is None and app.builder.format == "html":
+        for page in Path(app.outdir).rglob("*.html"):
+            text = page.read_text("utf-8")
+            page.write_text(ICON_SCRIPT.sub("", text), "utf-8")
+
+
 def add_static_files(app: Sphinx, config: Config) -> None:
     """Put the files in static/ beside the pages."""
     config.html_static_path.append(str(HERE / "static"))
@@ -81,6 +91,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Connect all of it to the build."""
     app.connect("config-inited", add_static_files)
     app.connect("source-read", fold_solutions)
+    app.connect("build-finished", drop_icon_script)
     app.connect("build-finished", lead_to_the_first_page, priority=400)  # before sphinx_external_toc writes its own
     app.add_css_file("course.css")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -4,6 +4,7 @@ The tests share one build, so they share a file: the workers of a parallel run t
 """
 
 import functools
+import gzip
 import http.server
 import re
 import subprocess
@@ -104,6 +105,22 @@ def test_every_file_that_a_page_loads_is_there(site, pages):
             target = urlsplit(value)
             if not target.scheme and target.path:
                 assert ((site / name).parent / target.path).exists(), f"{name} loads {value}"
+
+
+def test_every_icon_of_the_theme_is_drawn_here_and_its_script_is_gone(site, pages):
+    drawn = set(re.findall(r"\.fa-([a-z-]+) {", (site / "_static" / "course.css").read_text("utf-8")))
+    for name in pages:
+        text = (site / name).read_text("utf-8")
+        assert "fontawesome.js" not in text
+        used = re.findall(r'class="[^"]*\bfa(?:s|-solid)\s([^"]*)"', text)
+        assert {icon for classes in used for icon in re.findall(r"fa-([a-z-]+)", classes)} - {"lg"} <= drawn, name
+
+
+def test_a_page_with_all_that_it_loads_is_below_one_megabyte_as_a_server_sends_it(site, pages):
+    for name in pages:
+        loaded = {(site / name).parent / urlsplit(value).path for value in Page(site / name).loads} | {site / name}
+        sizes = {path.name: len(gzip.compress(path.read_bytes())) for path in loaded if path.is_file()}
+        assert sum(sizes.values()) < 1_000_000, (name, sizes)
 
 
 def test_only_pages_with_formulas_load_the_style_of_formulas(site, pages):
