@@ -103,7 +103,7 @@ class Zygote:
 
         Args:
             patience: seconds for which a child that is about to end by itself may do so, so that its own status is
-                learnt and not that of being killed.
+                learned and not that of being killed.
         """
         deadline = time.monotonic() + patience
         while self.child and time.monotonic() < deadline:

@@ -19,7 +19,7 @@ PAD, BEGIN, END = 0, 1, 2
 
 # One number in so many is held out: 25,000 of those below a million.
 _HELD_OUT = 40
-# From here on numbers are held out. All below are trained on: they are where each word is learnt, and "zero" is one.
+# From here on numbers are held out. All below are trained on: they are where each word is learned, and "zero" is one.
 _FIRST_HELD_OUT = 100
 
 
@@ -95,7 +95,7 @@ class NumberTranslation:
     A number is drawn in one of two ways, each half of the time: uniformly, or uniformly and then with every digit
     replaced by 0 with probability 1/2. Nine in ten of the first kind have as many digits as there can be; the second
     kind brings the short ones, and the runs of zeros with their rare endings (200,000 or 十万零一十). With it, a small
-    model has learnt nearly every number below 1,000 after 300 steps; without it, half to three quarters of them.
+    model has learned nearly every number below 1,000 after 300 steps; without it, half to three quarters of them.
 
     >>> task = NumberTranslation("de", below=1000)
     >>> batch = task.batch([342])

@@ -10,9 +10,10 @@ import re
 import subprocess
 import sys
 import threading
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -301,3 +302,140 @@ def test_a_figure_has_no_card_behind_it_in_the_dark(site, browser, name, figure)
     )
     assert style == ["rgba(0, 0, 0, 0)", "none"]
     context.close()
+
+
+class Links(HTMLParser):
+    """Where the links of a page lead, and the anchors that links can lead to."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.hrefs, self.anchors = set(), {"", "top"}  # these two are the page's beginning, by definition
+        self.feed(path.read_text("utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.anchors |= {found.get("id"), found.get("name") if tag == "a" else None}
+        if tag in ("a", "area") and "href" in found:
+            self.hrefs.add(found["href"])
+
+
+def test_every_link_within_the_book_leads_somewhere(site):
+    """Sphinx checks links between sources; these are those of the finished pages, of scripts and plain HTML too."""
+    links = {path.resolve(): Links(path) for path in site.rglob("*.html") if "_static" not in path.parts}
+    lost = {}
+    for page, found in links.items():
+        for href in found.hrefs:
+            target = urlsplit(href)
+            if target.scheme or target.netloc:
+                continue
+            file = (page.parent / unquote(target.path)).resolve() if target.path else page
+            there = file.is_file() and (file not in links or unquote(target.fragment) in links[file].anchors)
+            if not (there and file.is_relative_to(site.resolve())):
+                lost.setdefault(page.name, []).append(href)
+    assert lost == {}
+
+
+GLOSSARY = "glossary.html"
+# What people type, and where the first or second hit must lead: an entry of the glossary, found by its heading word.
+SEARCHED = {
+    "add & norm": "add & norm",
+    "attention mask": "mask",
+    "attention_mask": "attention_mask",
+    "attn_mask": "attn_mask",
+    "autoregressive": "autoregressive",
+    "beam search": "beam search",
+    "BOS": "start and end tokens",
+    "[CLS]": "special token",
+    "cosine similarity": "cosine",
+    "cross attention": "cross-attention",
+    "d_k": "d_head",
+    "d_model": "d_model",
+    "dropout": "dropout",
+    "einsum": "einsum",
+    "encoder-decoder attention": "cross-attention",
+    "EOS": "start and end tokens",
+    "FFN": "feed-forward",
+    "Flash Attention": "fused kernel",
+    "GQA": "grouped-query attention",
+    "hard attention": "hard attention",
+    "intra-attention": "self-attention",
+    "is_causal": "attn_mask",
+    "key_padding_mask": "padding mask",
+    "KV cache": "KV cache",
+    "label smoothing": "label smoothing",
+    "LayerNorm": "layer norm",
+    "logits": "logits",
+    "look-ahead mask": "causal mask",
+    "mean pooling": "pooling",
+    "MHA": "multi-head attention",
+    "MLP": "feed-forward",
+    "MQA": "grouped-query attention",
+    "nucleus sampling": "top-p",
+    "perplexity": "perplexity",
+    "positional encoding": "position",
+    "pre-LN": "pre-norm",
+    "QKV": "QKV",
+    "residual connection": "residual path",
+    "RoPE": "rotary positions",
+    "scaled dot-product attention": "scaled dot-product attention",
+    "SDPA": "scaled dot-product attention",
+    "skip connection": "residual path",
+    "src_key_padding_mask": "padding mask",
+    "subsequent mask": "causal mask",
+    "teacher forcing": "teacher forcing",
+    "temperature": "temperature",
+    "tgt_mask": "attn_mask",
+    "top-k": "top-k",
+    "tril": "causal mask",
+    "warmup": "warm-up",
+    "weight tying": "weight tying",
+}
+
+
+@pytest.fixture(scope="module")
+def entries(site):
+    """The glossary: which heading word each anchor belongs to, and the pages that each entry leads to."""
+    html = (site / "book" / GLOSSARY).read_text("utf-8")
+    headed, led = {}, {}
+    for terms, definition in re.findall(r"((?:<dt id=.*?</dt>\s*)+)<dd>(.*?)</dd>", html, flags=re.DOTALL):
+        anchors = re.findall(r'<dt id="([^"]+)"', terms)
+        word = unescape(re.sub(r"<[^>]+>", "", terms.partition('<a class="headerlink"')[0])).strip()
+        headed |= dict.fromkeys(anchors, word)
+        led[word] = re.findall(r'href="([a-z_]+\.html)', definition)
+    return headed, led
+
+
+def test_a_glossary_entry_leads_to_where_its_word_is_introduced(entries):
+    _, led = entries
+    assert len(led) >= 90
+    assert [word for word, pages in led.items() if not pages] == []
+
+
+def test_the_glossary_is_in_alphabetical_order(entries):
+    _, led = entries
+    plain = [re.sub(r"[^a-z ]", " ", word.lower()) for word in led]
+    assert plain == sorted(plain)
+
+
+def test_a_search_finds_what_people_call_it(site, browser, entries):
+    """The book's own search page, opened as a file; hits come from the best down."""
+    headed, _ = entries
+    page = browser.new_page()
+    elsewhere = {}
+    for typed, word in SEARCHED.items():
+        page.goto(f"{site.as_uri()}/search.html?q={quote(typed)}")
+        page.locator(".search-summary", has_text="finished").wait_for()
+        hits = page.locator("ul.search > li > a").evaluate_all("links => links.map(link => link.href)")[:2]
+        found = [headed.get(urlsplit(hit).fragment) for hit in hits if urlsplit(hit).path.endswith(GLOSSARY)]
+        if word not in found:
+            elsewhere[typed] = hits
+    page.close()
+    assert elsewhere == {}
+
+
+@pytest.mark.parametrize("typed", ["QKV", "add & norm", "<begin>", "look-ahead mask"])
+def test_a_hit_in_the_glossary_says_for_which_word(address, view, typed):
+    view.goto(f"{address}/search.html?q={quote(typed)}")
+    view.locator(".search-summary", has_text="finished").wait_for()
+    assert view.locator("ul.search > li > a").first.inner_text() == f"Glossary > {typed.lower()}"
+    assert view.wrong == []

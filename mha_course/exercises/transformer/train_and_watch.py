@@ -27,7 +27,7 @@ class HalfDropped(nn.Module):
 
 
 class Descent:
-    """Plain gradient descent, with the two methods of an optimiser that a loop calls."""
+    """Plain gradient descent, with the two methods of an optimizer that a loop calls."""
 
     def __init__(self, model: nn.Module) -> None:
         self.parameters = list(model.parameters())
