@@ -56,6 +56,17 @@ def write_page(figure, folder, scheme="light", scripts=True):
     return page.as_uri()
 
 
+def drag(page, point, across, down):
+    """Drag a point by the mouse, so many pixels, and return where it says it is then."""
+    box = point.locator("path").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + across, y + down, steps=4)
+    page.mouse.up()
+    return numbers(point.get_attribute("aria-valuetext"))
+
+
 def numbers(text):
     """Read all numbers of a text, with their true minus signs."""
     return [float(found.replace("−", "-")) for found in re.findall(r"[−-]?\d+(?:\.\d+)?", text)]

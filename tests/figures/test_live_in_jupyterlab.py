@@ -9,7 +9,7 @@ import time
 import nbformat
 import pytest
 
-from live import numbers
+from live import drag, numbers
 
 CELLS = [
     "import ipywidgets\nfrom mha_course.figures.live.soft_addressing import SoftAddressing\nfigure = SoftAddressing()\nfigure",
@@ -63,13 +63,7 @@ def test_what_is_dragged_is_in_python_and_what_python_sets_is_drawn(lab, browser
     handle.wait_for(timeout=60_000)
     page.locator(".widget-readout").wait_for(timeout=60_000)
 
-    box = handle.locator("path").bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x - 70, y + 30, steps=5)
-    page.mouse.up()
-    dragged = numbers(handle.get_attribute("aria-valuetext"))
+    dragged = drag(page, handle, -70, 30)
     assert dragged != [1.0, 0.75]
 
     readout = page.locator(".widget-readout")

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from live import computed, numbers
+from live import computed, drag, numbers
 from mha_course import soft_addressing
 from mha_course.figures.live.soft_addressing import SoftAddressing
 from mha_course.soft_addressing import hard_lookup, soft_lookup, softmax
@@ -60,13 +60,7 @@ def test_dragging_a_point_changes_the_answer(opened):
     page = opened(figure)
     agrees(page, figure)
     handle = page.get_by_role("slider", name="query", exact=True)
-    box = handle.locator("path").bounding_box()
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.mouse.move(x - 80, y + 40, steps=4)
-    page.mouse.up()
-    figure.query = numbers(handle.get_attribute("aria-valuetext"))
+    figure.query = drag(page, handle, -80, 40)
     assert figure.query[0] < 0 < figure.query[1]
     agrees(page, figure)
 
