@@ -65,6 +65,23 @@ def test_dragging_a_point_changes_the_answer(opened):
     agrees(page, figure)
 
 
+def test_of_points_at_one_place_a_key_is_taken_and_alike_answers_are_told(opened):
+    figure = SoftAddressing(query=[1.5, 0.25], key_vectors=[[1.5, 0.25], [1.5, 0.25], [-1.5, 0.0]])
+    page = opened(figure)
+    assert "cat and sat answer alike, with a weight of 0.50." in page.locator(".mha-sentence").inner_text()
+    drag(page, page.get_by_role("slider", name="query", exact=True), -90, 0)
+    figure.key_vectors = [
+        numbers(page.get_by_role("slider", name=f"key of {word}").get_attribute("aria-valuetext"))
+        for word in ("cat", "sat", "mat")
+    ]
+    assert figure.key_vectors[0][0] < 0.1
+    agrees(page, figure)
+    page.get_by_role("slider", name="query", exact=True).press("Home")
+    page.get_by_role("slider", name="query", exact=True).press("PageUp")
+    figure.query = [-2.0, 2.0]
+    agrees(page, figure)
+
+
 def test_a_finger_drags_a_point_and_does_not_scroll_the_page(opened):
     figure = SoftAddressing()
     page = opened(figure, width=390, has_touch=True)
@@ -109,5 +126,7 @@ def test_temperature_similarity_and_hardness_are_set_by_the_keyboard(opened):
     page.get_by_role("checkbox").press("Space")
     figure.hard = True
     agrees(page, figure)
-    assert page.locator(".mha-sentence").inner_text().startswith("“cat” answers most, with a weight of 1.00.")
-    page.wait_for_function("document.querySelector('[role=status]').textContent.startsWith('“cat” answers most')")
+    said = "A hard look-up by scaled dot product: cat answers most, with a weight of 1.00."
+    assert page.locator(".mha-sentence").inner_text().startswith(said)
+    page.wait_for_function("said => document.querySelector('[role=status]').textContent.startsWith(said)", arg=said)
+    assert page.get_by_role("slider", name="temperature").is_disabled()

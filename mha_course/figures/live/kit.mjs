@@ -206,9 +206,10 @@ export function sentence(model, text) {
 /**
  * A slider for one number of the state.
  *
- * `from` and `to` lead from the state to the slider's own scale and back, for a logarithmic one for example.
+ * `from` and `to` lead from the state to the slider's own scale and back, for a logarithmic one for example; `off()` says
+ * when it has no effect.
  */
-export function slider(model, { name, label, min, max, step, show = number, from = (x) => x, to = (x) => x }) {
+export function slider(model, { name, label, min, max, step, show = number, from = (x) => x, to = (x) => x, off = () => false }) {
   const input = h("input", { type: "range", min, max, step, oninput: () => model.set({ [name]: to(Number(input.value)) }) });
   const shown = h("output", {});
   model.bind(() => {
@@ -216,6 +217,7 @@ export function slider(model, { name, label, min, max, step, show = number, from
     // Its own value would be rounded to the step while the reader moves it.
     if (document.activeElement !== input || to(Number(input.value)) !== value) input.value = from(value);
     shown.textContent = show(value);
+    input.disabled = off();
     input.setAttribute("aria-valuetext", show(value));
   });
   return h("label", { class: "mha-slider" }, h("span", {}, label), input, shown);
@@ -425,7 +427,7 @@ export function axes({ width = 300, height = 220, x, y, xLabel = "", yLabel = ""
       y[0] + ((height - bottom - down) / (height - top - bottom)) * (y[1] - y[0]),
     ];
   };
-  return { svg, plot, px, py, at, x, y };
+  return { svg, plot, px, py, at, x, y, points: [] };
 }
 
 const tick = (value) => `${value}`.replace("-", "−");
@@ -434,7 +436,8 @@ const tick = (value) => `${value}`.replace("-", "−");
 export const line = (points) => points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
 
 /**
- * A point of a drawing that can be dragged, and moved by the arrow keys (with Shift: further).
+ * A point of a drawing that can be dragged, and moved by the arrow keys (with Shift: further) and by Home, End, Page Up and
+ * Page Down to the edges. Where several are within reach the nearest is taken, and of those at one place the first made.
  *
  * `get()` and `put([x, y])` are its place in the units of the axes; `shape` is "circle", "square" or "diamond".
  */
@@ -447,22 +450,30 @@ export function point(model, drawing, { label, text, kind, get, put, step = 0.1,
     h("path", { d: outline[shape] }),
     h("text", { x: 12, y: -9, "aria-hidden": "true" }, text),
   );
+  drawing.points.push([handle, get]);
   const move = (x, y) =>
     put([clamp(x, ...drawing.x), clamp(y, ...drawing.y)].map((value) => Math.round(value * 100) / 100));
   set(handle, {
     onpointerdown: (event) => {
       event.preventDefault();
-      handle.setPointerCapture(event.pointerId);
-      handle.focus();
+      const [x, y] = drawing.at(event);
+      const far = drawing.points.map(([, place]) => (drawing.px(place()[0]) - drawing.px(x)) ** 2 + (drawing.py(place()[1]) - drawing.py(y)) ** 2);
+      const [taken] = drawing.points[far.indexOf(Math.min(...far))];
+      taken.setPointerCapture(event.pointerId);
+      taken.focus();
     },
     onpointermove: (event) => handle.hasPointerCapture(event.pointerId) && move(...drawing.at(event)),
     ontouchstart: (event) => event.preventDefault(), // inside a drawing, Chromium scrolls in spite of touch-action
     onkeydown: (event) => {
-      const way = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1] }[event.key];
-      if (!way) return;
-      event.preventDefault();
+      const [x, y] = get();
       const far = step * (event.shiftKey ? 5 : 1);
-      move(get()[0] + way[0] * far, get()[1] + way[1] * far);
+      const place = {
+        ArrowLeft: [x - far, y], ArrowRight: [x + far, y], ArrowUp: [x, y + far], ArrowDown: [x, y - far],
+        Home: [drawing.x[0], y], End: [drawing.x[1], y], PageUp: [x, drawing.y[1]], PageDown: [x, drawing.y[0]],
+      }[event.key];
+      if (!place) return;
+      event.preventDefault();
+      move(...place);
     },
   });
   model.bind(() => {

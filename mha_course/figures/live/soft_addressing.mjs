@@ -17,6 +17,7 @@ export function lookUp({ query, keys, values, temperature, similarity, hard }) {
   return { scores, weights, answer: mix(weights, values) };
 }
 
+const SIMILARITY_NAMES = { dot: "dot product", scaled_dot: "scaled dot product", cosine: "cosine", gaussian_kernel: "nearness (Gaussian)" };
 const WORDS = ["cat", "sat", "mat"];
 const LIMITS = [-2, 2];
 
@@ -71,12 +72,12 @@ export const figure = {
         { class: "mha-controls" },
         slider(model, {
           name: "temperature", label: "temperature", min: -1.3, max: 1.3, step: 0.05,
-          from: Math.log10, to: (power) => Number((10 ** power).toPrecision(3)),
+          from: Math.log10, to: (power) => Number((10 ** power).toPrecision(3)), off: () => model.get("hard"),
         }),
         toggle(model, { name: "hard", label: "hard look-up: the best key alone" }),
         choice(model, {
           name: "similarity", label: "similarity:",
-          options: [["dot", "dot product"], ["scaled_dot", "scaled dot product"], ["cosine", "cosine"], ["gaussian_kernel", "nearness (Gaussian)"]],
+          options: Object.entries(SIMILARITY_NAMES),
         }),
       ),
       h(
@@ -88,10 +89,14 @@ export const figure = {
       ),
       sentence(model, () => {
         const { weights, answer } = found();
-        const best = weights.indexOf(Math.max(...weights));
+        const most = Math.max(...weights);
+        const best = WORDS.filter((_, i) => most - weights[i] < 1e-9);
+        const how = model.get("hard") ? "A hard look-up" : `At temperature ${number(model.get("temperature"))}`;
+        const who = best.length > 1 ? `${best.join(" and ")} answer alike` : `${best[0]} answers most`;
         return (
-          `“${WORDS[best]}” answers most, with a weight of ${number(weights[best])}. ` +
-          `The answer is (${answer.map((x) => number(x)).join(", ")}): as if ${number(spread(weights), 1)} of 3 entries answered equally.`
+          `${how} by ${SIMILARITY_NAMES[model.get("similarity")]}: ${who}, with a weight of ${number(most)}. ` +
+          `The answer is (${answer.map((x) => number(x)).join(", ")})` +
+          (model.get("hard") ? "." : `, as if ${number(spread(weights), 1)} of 3 entries answered equally.`)
         );
       }),
     );
