@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -198,18 +199,33 @@ def draw_meanings(
     _, axes = plt.subplots(len(stages), 1, figsize=(5.2, 2.6 * len(stages)), squeeze=False)
     for ax, (title, points) in zip(axes[:, 0], stages.items(), strict=True):
         start = 0
+        spots = [(x / wide * 175, y / high * 75) for x, y in points.tolist()]  # about where they are drawn, in points
+        taken = list(spots)
         for (meaning, labels), color, marker, size in zip(groups, (QUERY, KEY), "os", (11, 6), strict=True):
-            part = points[start : start + len(labels)]
+            part, own = points[start : start + len(labels)], spots[start : start + len(labels)]
             ax.plot(*part.T, marker, color=color, markersize=size, label=meaning)
             start += len(labels)
             if float(part.abs().max()) < wide / 100:  # on one heap no label could be read
                 continue
-            for number, (place, label) in enumerate(zip(part.tolist(), labels, strict=True)):
-                side = -18 if number % 2 else 9  # neighbours in turn below and above
-                ax.annotate(label, tuple(place), (0, side), textcoords="offset points", ha="center", size=9)
+            for place, spot, label in zip(part.tolist(), own, labels, strict=True):
+                side = _freest_side(spot, label, taken)
+                taken.append((spot[0] + side[0], spot[1] + side[1]))
+                ax.annotate(label, tuple(place), side, textcoords="offset points", ha="center", va="center", size=9)
         ax.set(xlim=(-wide, wide), ylim=(-high, high), xticks=[], yticks=[], title=title)
         ax.spines[:].set_visible(True)
     axes[0, 0].legend(loc="upper left", fontsize=9)
+
+
+def _freest_side(spot: tuple[float, float], label: str, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """Choose where beside its spot a label is furthest from what else is drawn; all in points."""
+    half = 2.5 * len(label)
+    sides = [(0.0, 14.0), (0.0, -14.0), (half + 10, 0.0), (-half - 10, 0.0)]
+
+    def room(side: tuple[float, float]) -> float:
+        x, y = spot[0] + side[0], spot[1] + side[1]
+        return min(math.hypot(max(abs(x - a) - half, 0), y - b) for a, b in taken if (a, b) != spot)
+
+    return max(sides, key=room)
 
 
 def _show(ax: Axes, picture: Tensor, marked: Tensor | None = None) -> None:

@@ -147,6 +147,42 @@ def test_the_layer_in_numbers_asks_the_questions_of_chapter_four(small):
     assert got["places"]["norm_1"][sat] == pytest.approx([0.58, 0.53, 0.62, -1.73], abs=0.005)
 
 
+def test_the_first_draw_has_the_numbers_that_the_chapter_names(drawn):
+    tokens, signal = tensor(tiny_vectors().tolist()) @ tensor(drawn["widen"]), tensor(drawn["signal"])
+
+    def stack(num_layers=24, **settings):
+        wanted = {"order": "pre_norm", "residual": True, "norms": True} | settings
+        return package_stack(tokens, drawn["layers"][:num_layers], signal, **wanted)
+
+    pre, post, paths_alone, nothing = (
+        stack(),
+        stack(order="post_norm"),
+        stack(norms=False),
+        stack(residual=False, norms=False),
+    )
+    assert [pre["size"][24], pre["gradient"][23]] == pytest.approx([4.2, 0.24], abs=0.05)
+    depths = [stack(num_layers) for num_layers in range(1, 25)]
+    products = [found["size"][n] * found["gradient"][n - 1] for n, found in enumerate(depths, 1)]
+    assert 0.9 < min(products) < 0.95
+    assert 1.25 < max(products) < 1.35
+    assert [pre["alike"][24], post["alike"][12]] == pytest.approx([0.76, 1], abs=0.005)
+    assert [paths_alone["alike"][8], paths_alone["alike"][18]] == pytest.approx([0.98, 1], abs=0.005)
+    assert max(nothing["size"][24], nothing["gradient"][0]) < 1e-6
+
+
+@pytest.mark.parametrize(("cat", "said"), [(5.0, "0.0032, is (0.00"), (5.01, "0.0054, is (−0.47")])
+def test_where_epsilon_can_be_seen_it_is_named(small, cat, said):
+    x = [[5.0, 5.0, 5.0, cat]] * 6
+    settings = SETTINGS[4]
+    (layer,) = computed("encoder", ["encoderLayer", x, small, settings])
+    (told,) = computed("encoder", ["account", "norm_1", layer | {"back": None}, settings])
+    assert f"divided by √(variance + ε) = {said}" in told
+
+
+def test_tokens_without_a_direction_are_not_said_to_be_alike():
+    assert computed("encoder", ["likeness", [[0, 0], [0, 0]]], ["likeness", [[1, 0], [2, 0]]]) == [None, 1]
+
+
 def table(page, number, columns):
     """The numbers of a table, row by row."""
     cells = page.locator(f"table >> nth={number}").locator("tbody td").all_inner_texts()
@@ -223,7 +259,7 @@ def test_boxes_and_switches_are_worked_by_mouse_and_keyboard(opened, small, draw
     stack_agrees(page, figure, drawn)
 
 
-def test_the_stack_is_said_drawn_and_drawn_anew_and_large_input_is_cut(opened):
+def test_the_stack_is_said_drawn_and_drawn_anew_and_set_back(opened):
     page = opened(EncoderFlow())
     said = page.locator(".mha-sentence >> nth=1")
     size_post, size_pre, last_post, last_pre, first_post, first_pre = numbers(said.inner_text())[1:]
@@ -237,10 +273,26 @@ def test_the_stack_is_said_drawn_and_drawn_anew_and_large_input_is_cut(opened):
     page.get_by_role("button", name="Other weights").press("Enter")
     assert numbers(said.inner_text())[1:] != [size_post, size_pre, last_post, last_pre, first_post, first_pre]
 
+    page.get_by_role("button", name="First weights").click()
+    assert numbers(said.inner_text())[1:] == [size_post, size_pre, last_post, last_pre, first_post, first_pre]
+
     field = page.get_by_role("spinbutton", name="sat action")
-    field.fill("500")
+    field.fill("1.5")
+    field.fill("15")  # too large to be taken over
     field.blur()
-    assert field.input_value() == "10"
+    assert field.input_value() == "1.5"
+    for field in page.get_by_role("spinbutton").all():
+        field.fill("0")
+    assert "All tokens are 0 and stay 0" in said.inner_text()
+    assert page.get_by_role("row", name="alike, post-norm").inner_text().count("\t\N{EN DASH}") == 8
+    page.get_by_role("button", name="Set x back").click()
+    assert page.get_by_role("spinbutton", name="sat action").input_value() == "2"
+    assert numbers(said.inner_text())[1:] == [size_post, size_pre, last_post, last_pre, first_post, first_pre]
+
+    page.get_by_role("checkbox", name="norms").first.uncheck()
+    captions = page.locator("caption").all_inner_texts()  # they say it in print too
+    assert captions[0] == "After the first sum (post-norm, without norms)"
+    assert captions[-1].startswith("The stack, without norms")
 
 
 def test_state_that_makes_no_sense_is_refused():

@@ -25,6 +25,18 @@ def stills():
     return module
 
 
+def test_a_module_that_cannot_be_joined_is_refused_in_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.setattr(bundle, "HERE", tmp_path)
+    for wrong in (
+        'import { sum as total } from "./maths.mjs";',
+        "import { sum } from './maths.mjs'",
+        "export { figure };",
+    ):
+        (tmp_path / "figure.mjs").write_text(f"{wrong}\nexport const figure = {{}};\n", "utf-8")
+        with pytest.raises(ValueError, match=r"^figure\.mjs can't be joined: "):
+            bundle.for_page("figure")
+
+
 def test_a_module_is_joined_with_what_it_imports_and_nothing_twice():
     script = bundle.for_page("soft_addressing")
     assert script.count("export const softmax") == script.count("import {") == 0
@@ -84,30 +96,36 @@ def test_nobody_is_shut_out(name, opened):
     assert page.locator(".mha table, .mha-sentence").count() >= 1
 
 
+# Where the focus is among all parts, and whether it can be seen there.
+FOCUS = """() => {
+    const at = document.activeElement, style = getComputedStyle(at.querySelector(".mha-reach") ?? at);
+    return [[...document.querySelectorAll(".mha *")].indexOf(at), style.outlineStyle !== "none" || style.stroke !== "none"];
+}"""
+
+
 @every_figure
 def test_all_that_moves_it_can_be_reached_by_tab_in_order(name, opened):
     page = opened(figure_class(name)())
     reachable = page.locator(".mha").evaluate(
-        """figure => [...figure.querySelectorAll("button, input, select, [tabindex='0']")]
-            .filter(part => part.tabIndex >= 0 && part.checkVisibility({ visibilityProperty: true }) && !(part.type === "radio" && !part.checked)).length"""
+        """figure => [...figure.querySelectorAll("button, input, select, summary, [tabindex='0']")].filter(part =>
+            part.tabIndex >= 0 && part.checkVisibility({ visibilityProperty: true }) && !(part.type === "radio" && !part.checked)
+        ).length"""
     )
     seen = []
     for _ in range(reachable):
         page.keyboard.press("Tab")
-        inside = page.evaluate("document.activeElement.closest('.mha') !== null")
-        ring = page.evaluate(
-            """() => { const found = document.activeElement, style = getComputedStyle(found);
-                return style.outlineStyle !== "none" || found.querySelector("*") !== null; }"""
-        )
-        seen.append((inside, ring))
+        seen.append(page.evaluate(FOCUS))
+    places = [place for place, _ in seen]
     assert reachable >= 1
-    assert seen == [(True, True)] * reachable
+    assert -1 not in places
+    assert places == sorted(set(places))
+    assert all(ring for _, ring in seen)
 
 
 @every_figure
 def test_out_of_sight_it_waits_and_two_on_a_page_are_apart(name, browser, tmp_path):
     figure = figure_class(name)()
-    path = Path(write_page(figure, tmp_path).removeprefix("file://"))
+    path = tmp_path / Path(write_page(figure, tmp_path)).name
     html = path.read_text("utf-8")
     element = re.search(r"<mha-.*</mha-[a-z-]+>", html, re.DOTALL)[0]
     path.write_text(html.replace(element, f'{element}<div style="height: 5000px"></div>{element}'), "utf-8")

@@ -1,4 +1,4 @@
-"""In JupyterLab a figure and Python share their state: what is dragged is there in Python, and what Python sets is drawn."""
+"""In JupyterLab a figure and Python share their state, its keys are its own, and its data comes from the kernel."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import nbformat
 import pytest
 
 from live import drag, numbers
+from mha_course.figures.live.pretrained import SENTENCES
 
 CELLS = [
     "import ipywidgets\nfrom mha_course.figures.live.soft_addressing import SoftAddressing\nfigure = SoftAddressing()\nfigure",
@@ -17,6 +18,9 @@ CELLS = [
     "link = ipywidgets.jslink((slider, 'value'), (figure, 'temperature'))\nslider",
     "print('python has', figure.query, figure.temperature)",
     "figure.query = [-1.5, -0.5]",
+    "from mha_course.figures.live.pretrained import HeadBrowser\nbrowser = HeadBrowser()\nbrowser",
+    "SoftAddressing()",
+    "print('python has', browser.sentence)",
 ]
 
 
@@ -53,6 +57,8 @@ def lab(tmp_path):
 
 def test_what_is_dragged_is_in_python_and_what_python_sets_is_drawn(lab, browser):
     page = browser.new_page(viewport={"width": 1200, "height": 1400})
+    errors = []
+    page.on("pageerror", lambda error: errors.append(str(error)))
     page.goto(lab)
     cells = page.locator(".jp-CodeCell")
     cells.first.locator(".cm-content").click(timeout=60_000)
@@ -80,4 +86,24 @@ def test_what_is_dragged_is_in_python_and_what_python_sets_is_drawn(lab, browser
 
     page.keyboard.press("Shift+Enter")
     page.wait_for_function("document.querySelector('.mha-query')?.getAttribute('aria-valuetext') === '−1.50, −0.50'")
+
+    for _ in range(2):
+        page.keyboard.press("Shift+Enter")
+    page.get_by_role("button", name="Load all 72 maps").click(timeout=60_000)
+    page.locator("canvas").last.wait_for(timeout=60_000)
+    assert page.locator("canvas").count() == 72
+
+    # Of two figures of one kind each has its own choice.
+    cells.nth(5).locator(".mha").wait_for(timeout=60_000)
+    chosen = page.get_by_role("radio", name="dot product", exact=True)
+    assert [radio.is_checked() for radio in chosen.all()] == [True, True]
+
+    # An arrow in a list is for the list, not for JupyterLab.
+    sentences = page.get_by_role("combobox", name="sentence")
+    sentences.press("ArrowDown")
+    cells.nth(6).locator(".cm-content").click()
+    page.keyboard.press("Shift+Enter")
+    said = cells.nth(6).locator(".jp-OutputArea-output", has_text="python has").inner_text(timeout=60_000)
+    assert said.strip() == f"python has {SENTENCES[1]}"
+    assert errors == []
     page.close()

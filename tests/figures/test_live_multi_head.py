@@ -159,9 +159,34 @@ def test_a_number_is_chosen_by_mouse_and_arrow_keys_and_marked_everywhere(opened
     assert panel(page, "x.view(1, 2, 3, 2)")["sum"] == "= 0·12 + 0·6 + 2·2 + 1·1 = 5"
     assert panel(page, "pieces.transpose(1, 2)")["sum"] == "= 0·12 + 0·2 + 1·4 + 1·1 = 5"
     assert wrong.locator("[role=button]:focus").inner_text() == "cat·1"
+    scrolled = page.evaluate("scrollY")
+    for key, there in [("Home", "cat·0"), ("End", "cat·1"), ("End", "cat·1")]:
+        page.keyboard.press(key)
+        assert wrong.locator("[role=button]:focus").inner_text() == there
+    assert page.evaluate("scrollY") == scrolled
+    memory = page.get_by_role("table", name="Memory").and_(page.locator(":visible"))
+    memory.get_by_role("button", name="sat·1").click()
+    for key, there in [("End", "sat·3"), ("Home", "The·0")]:
+        page.keyboard.press(key)
+        assert memory.locator("[role=button]:focus").inner_text() == there
+    memory.get_by_role("button", name="cat·1").click()
     assert page.locator("table [tabindex='0']").count() == 5  # one for each table, so that Tab gets on
     order = page.get_by_role("row", name="read as").locator("td").all_inner_texts()
     assert order == [str(i) for i in right_and_wrong(1, 3, 2, 2)["split"].flatten().argsort().tolist()]
+
+
+def test_with_one_head_no_way_is_called_wrong(opened):
+    page = opened(ShapeMachine(heads=1))
+    for step in ("Step 3", "Step 6"):
+        page.get_by_role("button", name=step).click()
+        shown = page.locator(".mha").inner_text()
+        assert "✗" not in shown
+        assert "Also right: " in shown
+        assert "wrong" not in shown.lower()
+    page.locator("fieldset", has_text="heads").get_by_label("2").check()
+    assert panel(page, "mixed.view(1, 3, 4)")["marks"] == ["✗"] * 3  # each row has a wrong number, and not all are
+    assert "Wrong: mixed.view(1, 3, 4)" in page.locator(".mha").inner_text()
+    assert page.get_by_text("numbers in the right place: 4 of 12").and_(page.locator(":visible")).count() == 1
 
 
 NOTE_THE_MARKED = """() => {

@@ -148,9 +148,18 @@ def test_the_hand_of_a_pair_and_the_table_follow_sliders_clicks_and_width(opened
     agrees(11, 3, 32)
     table = page.get_by_role("img", name="The table of sinusoids")
     page.mouse.click(*middle_of(table.locator("g[shape-rendering]"), 6.5 / 16, 20.5 / 64))
-    agrees(20, 6, 32)
+    agrees(20, 3, 32)  # the pair is another's to choose
     page.get_by_role("slider", name="base").press("ArrowLeft")
     assert column(page, 6)[1] == pytest.approx(2 * math.pi * 1000 ** (12 / 32), rel=0.005)
+    slide(page, "pair", "End")
+    box, cell = (
+        part.bounding_box() for part in (page.locator(".mha-scroll").first, page.get_by_role("columnheader", name="15"))
+    )
+    assert box["x"] <= cell["x"] < cell["x"] + cell["width"] <= box["x"] + box["width"] + 1
+
+    page.get_by_role("radio", name="rotary").check()
+    slide(page, "pair", "Home", "ArrowRight")
+    assert f"turns by {10_000 ** (-2 / 32):.3f} radians" in said(page)  # whatever the base of the table is
 
 
 def test_the_dot_product_depends_on_the_distance_alone(opened):
@@ -182,10 +191,41 @@ def test_the_dot_product_depends_on_the_distance_alone(opened):
     assert by_distance.get_attribute("d") == before
 
 
+def test_two_places_that_are_as_near_are_both_named_wherever_the_count_starts(opened):
+    page = opened(PositionExplorer(view="distance"))
+    assert said(page).endswith("0 and 12 come nearest: 3.78.")
+    slide(page, "count from", "End")
+    assert said(page).endswith("5,000 and 5,012 come nearest: 3.78.")
+    slide(page, "width", "Home")
+    assert said(page).endswith("5,050 comes nearest: 1.00.")
+
+
+def test_a_finger_that_scrolls_the_page_leaves_the_position(opened):
+    page = opened(PositionExplorer(view="distance"), has_touch=True)
+    plot = page.get_by_role("img", name="Dot products of the chosen position")
+    x, y = middle_of(plot, 0.5, 0.5)
+    touch = page.context.new_cdp_session(page)
+
+    def swipe(across, down):
+        touch.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
+        for share in (0.25, 0.5, 0.75, 1):
+            points = [{"x": x + share * across, "y": y + share * down}]
+            touch.send("Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": points})
+        touch.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+
+    page.touchscreen.tap(x, y)
+    assert said(page).startswith("Position 27 ")
+    slide(page, "position", "Home")
+    swipe(8, -60)
+    assert said(page).startswith("Position 0 ")
+    swipe(60, 8)
+    assert said(page).startswith("Position 43 ")
+
+
 def test_learned_positions_end_and_computed_ones_go_on(opened):
     page = opened(PositionExplorer(view="learned", position=20))
     sines = F.normalize(sinusoidal_positions(600, 384))
-    steps = (-6, -3, -1, 1, 3, 6)
+    steps = (-9, -6, -3, 3, 6, 9, 12)
 
     def agrees(place):
         assert row(page, "computed") == pytest.approx(
@@ -207,7 +247,7 @@ def test_learned_positions_end_and_computed_ones_go_on(opened):
     page.mouse.click(
         *middle_of(page.get_by_role("img", name="How alike the computed").locator("g[shape-rendering]"), 0.2, 40.5 / 64)
     )
-    assert row(page, "learned") == ["none"] * 6
+    assert row(page, "learned") == ["none"] * 7
     assert "to ask for position 520 is an error" in said(page)
 
 
@@ -276,7 +316,10 @@ def test_nothing_below_jumps_when_the_view_or_its_state_changes(opened):
     [
         ({"width": 7}, "width must be an even number from 2 to 32, a sine and a cosine for each pair, but it is 7"),
         ({"width": 34}, "width must be an even number from 2 to 32"),
-        ({"query_vector": [1]}, "query_vector must be the query at place 0, a list of 2 numbers, but it is [1]"),
+        (
+            {"query_vector": [1]},
+            "query_vector must be the query at place 0, a list of 2 numbers from -1.5 to 1.5, but it is [1]",
+        ),
         ({"position": 64}, "should not be greater than 63"),
         ({"view": "clocks"}, "clocks"),
     ],

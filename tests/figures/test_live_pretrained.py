@@ -89,6 +89,10 @@ def agrees(page, sentence, layer, head, query):
     """The row that is read out, and the scores under the small maps, are those of the stored maps."""
     maps = stored(sentence)
     assert row_shown(page) == pytest.approx(maps[layer, head, query].tolist(), abs=0.0051)
+    bars = page.locator(".mha-pretrained-list i").evaluate_all(
+        "bars => bars.map(bar => parseFloat(bar.style.width) > 0)"
+    )
+    assert [weight > 0 for weight in row_shown(page)] == bars  # what is written as 0.00 has no bar
     chosen = page.locator("[aria-selected=true]").get_attribute("aria-label")
     assert chosen.startswith(f"layer {layer}, head {head}")
 
@@ -102,7 +106,13 @@ def test_nothing_is_loaded_before_it_is_asked_for_and_then_the_previous_token_he
     assert asked == []
     assert page.locator("canvas").count() == 0
     options = page.locator("select").first.locator("option").all_inner_texts()
-    assert tuple(options) == SENTENCES
+    assert tuple(text.replace("…", "did not cross the street because") for text in options) == SENTENCES
+    assert len({text[:30] for text in options}) == 12  # a phone's closed menu shows no more
+    strip, role = page.locator(".mha-pretrained-strip"), page.locator("select").last
+    assert "Load the maps to see all heads." in strip.inner_text()
+    role.select_option("itself")
+    assert "Load the maps to score all heads." in strip.inner_text()
+    role.select_option("nothing")
 
     button = page.get_by_role("button", name="Load all 72 maps (12 kB)")
     button.focus()
@@ -111,7 +121,7 @@ def test_nothing_is_loaded_before_it_is_asked_for_and_then_the_previous_token_he
     assert asked == ["pretrained-0.js"]
     assert page.evaluate("document.activeElement.ariaLabel") == "layer 4, head 5"
 
-    page.locator("select").last.select_option("previous token")
+    role.select_option("previous token")
     ids = torch.tensor([[0, 1, 2, 3, 4, 1, 5, 6, 7]])
     mask = torch.ones_like(ids, dtype=torch.bool)
     scores = head_roles.role_score(stored(CAT)[:, None], head_roles.previous_token(ids, mask))
@@ -120,6 +130,8 @@ def test_nothing_is_loaded_before_it_is_asked_for_and_then_the_previous_token_he
     assert names[2] == "layer 0, head 2: 1.00 on the previous token"
     assert names[2 * 12 + 11] == "layer 2, head 11: 0.41 on the previous token"
     best = page.locator(".mha-pretrained-strip button").all_inner_texts()
+    assert page.get_by_role("gridcell").nth(2).inner_text() == "1"
+    assert page.get_by_role("gridcell").nth(2 * 12 + 11).inner_text() == ".41"
     assert best == ["L0H2 1.00", "L2H11 0.41", "L1H9 0.34"]
     page.get_by_role("button", name="L0H2").click()
     agrees(page, CAT, 0, 2, 3)
@@ -140,7 +152,10 @@ def test_heads_and_queries_are_chosen_by_keys_and_by_mouse_and_other_sentences_l
     page.locator("canvas").first.wait_for()
     agrees(page, DOOR, 2, 9, 6)
     assert "In L2H9, “door” looks at “door” at position 2 (0.81)" in page.locator(".mha-sentence").inner_text()
-    assert "puts 0.78 of its weight on the same word elsewhere, the most" in page.locator(".mha-sentence").inner_text()
+    assert (
+        "Over the tokens that stand twice, the head puts 0.78 of its weight on the same word elsewhere, the most"
+        in page.locator(".mha-sentence").inner_text()
+    )
 
     page.locator("[aria-selected=true]").focus()
     for key, layer, head in [("ArrowRight", 2, 10), ("ArrowDown", 3, 10), ("Home", 3, 0), ("ArrowLeft", 3, 0), ("End", 3, 11), ("ArrowUp", 2, 11)]:  # fmt: skip
@@ -155,13 +170,24 @@ def test_heads_and_queries_are_chosen_by_keys_and_by_mouse_and_other_sentences_l
     page.locator(".mha-pretrained-map tbody tr").nth(2).locator("td").nth(4).click()
     agrees(page, DOOR, 1, 8, 2)
 
-    tall = page.locator(".mha").bounding_box()["height"]
-    for index, sentence in enumerate(SENTENCES):
-        page.locator("select").first.select_option(sentence)
+    # The menu keeps the focus while its sentence is loaded, and the height stays; 720 is a page of 1280 in the book.
+    menu = page.locator("select").first
+    menu.focus()
+    tall = {}
+    for index in range(len(SENTENCES)):
+        menu.select_option(index=index)
         page.locator(f"canvas[width='{stored(index).size(3)}']").first.wait_for()
         agrees(page, index, 1, 8, 2)
-        assert page.locator(".mha").bounding_box()["height"] == pytest.approx(tall, abs=1)
-    page.locator("select").first.select_option("The dog barked until its owner came.")
+        assert page.evaluate("document.activeElement === document.querySelector('select')")
+        for width in (720, 344):
+            page.set_viewport_size({"width": width, "height": 900})
+            height = page.locator(".mha").bounding_box()["height"]
+            assert height == pytest.approx(tall.setdefault(width, height), abs=1)
+    assert all(cell.bounding_box()["width"] >= 24 for cell in page.get_by_role("gridcell").all()[:12])
+    page.emulate_media(media="print")
+    assert not page.locator(".mha-pretrained-strip").is_visible()
+    page.emulate_media(media="screen")
+    menu.select_option("The dog barked until its owner came.")
     assert page.locator(".mha-pretrained-strip").inner_text() == "No token stands twice in this sentence."
     assert page.get_by_role("gridcell").first.get_attribute("aria-label") == "layer 0, head 0"
 

@@ -79,7 +79,7 @@ def test_it_starts_from_the_numbers_of_the_chapter_and_ends_at_the_packages(open
         forward.press("Enter")
         explained.append(said(page))
     assert explained[:4] == [
-        "“sat”, query, number 1: 0 · 0 + 0 · 0 + 2 · 2 + 0 · 0 = 4.",
+        "“sat”, query, entry 0: 0 · 0 + 0 · 0 + 2 · 2 + 0 · 0 = 4.",
         "“sat” asks “cat”, query (4, 0) times key (2, 0): 4 · 2 + 0 · 0 = 8.",
         "“sat” asks “cat”: 8 / √2 = 5.657.",
         "“sat” may attend to “cat”: the score stays.",
@@ -97,23 +97,45 @@ def test_a_changed_number_changes_all_that_follows(opened):
     figure = AttentionSteps()
     page = opened(figure)
     page.get_by_label("Words X, cat animal").fill("1.5")
-    page.get_by_label("Query matrix, little word 2").fill("-3")
-    page.get_by_label("Value matrix, place 1").fill("1000")  # more than the tables have room for
-    page.get_by_label("Value matrix, place 1").press("Tab")
-    assert page.get_by_label("Value matrix, place 1").input_value() == "0"
-    page.get_by_label("Value matrix, action 2").fill("-2")
+    page.get_by_label("Query matrix, little word 1").fill("-3")
+    page.get_by_label("Value matrix, action 1").fill("-2")
     figure.tokens = [[1.5, 0, 0, 0] if i == CAT else row for i, row in enumerate(figure.tokens)]
     figure.query_matrix = [[0, 0], [0, 0], [2, 0], [0, -3]]
     figure.value_matrix = [[1, 0], [0, 1], [0, -2], [0, 0]]
-    for step, caption, which in ((6, "Weights:", 0), (7, "Output", 1)):
-        page.get_by_role("button", name=f"Step {step}").click()
+    for step, caption, which in ((5, "Weights:", 0), (6, "Output", 1)):
+        page.get_by_role("button", name=f"Step {step}:").click()
         torch.testing.assert_close(shown(page, caption).double(), expected(of(figure))[which], rtol=0, atol=0.0051)
     page.get_by_text("Change the inputs").click()  # and at a later step too
-    page.locator("details").get_by_label("Key matrix, animal 1").fill("0.5")
+    page.locator("details").get_by_label("Key matrix, animal 0").fill("0.5")
     figure.key_matrix = [[0.5, 0], [0, 1], [0, 0], [0, 0]]
     torch.testing.assert_close(shown(page, "Output").double(), expected(of(figure))[1], rtol=0, atol=0.0051)
-    page.locator("details").get_by_role("button", name="Set back").click()
+    page.locator("details").get_by_role("button", name="Reset").click()
     torch.testing.assert_close(shown(page, "Output").double(), expected(of(AttentionSteps()))[1], rtol=0, atol=0.0051)
+    page.get_by_role("button", name="Step 1:").click()
+    assert page.locator("details").get_attribute("open") is None  # hidden, and takes no room
+
+
+def test_a_number_too_large_for_the_tables_becomes_the_largest_and_is_shown_so_at_once(opened):
+    page = opened(AttentionSteps(row=CAT, projection="value"))
+    field = page.get_by_label("Value matrix, animal 0")
+    for typed, kept in (("100", 99), ("500", 99), ("-120", -99)):
+        page.get_by_role("button", name="Step 1:").click()
+        field.press("ControlOrMeta+a")
+        field.press_sequentially(typed)
+        assert field.input_value() == str(kept)
+        page.get_by_role("button", name="Step 2:").click()
+        assert numbers(said(page))[-1] == 2 * kept
+
+
+def test_the_steps_have_the_numbers_of_the_chapter(opened):
+    page = opened(AttentionSteps())
+    titles = []
+    for shown_number in ("1", "2", "3", "4", "4b", "5", "6"):
+        page.get_by_role("button", name=f"Step {shown_number}:").click()
+        assert page.locator("[aria-current=step]").inner_text() == shown_number
+        titles.append(page.locator("[data-now] > .mha-title").inner_text())
+    words = ("1. Inputs", "2. Project", "3. Score", "4. Scale", "4b. Mask", "5. Softmax", "6. Weighted sum")
+    assert [title.split(":")[0] for title in titles] == list(words)
 
 
 def test_a_number_is_chosen_by_pointer_or_arrow_keys_and_explained(opened):
@@ -128,10 +150,16 @@ def test_a_number_is_chosen_by_pointer_or_arrow_keys_and_explained(opened):
     for _ in range(7):
         cell.press("ArrowDown")
     assert said(page).startswith("“mat” asks “cat”")
-    page.get_by_role("button", name="Step 2").click()
+    cell.press("End")
+    assert said(page).startswith("“mat” asks “mat”")
+    cell.press("Home")
+    assert said(page).startswith("“mat” asks “The”")
+    cell.press("Control+End")  # the browser's own
+    assert said(page).startswith("“mat” asks “The”")
+    page.get_by_role("button", name="Step 2:").click()
     page.get_by_role("radio", name="values").check()
     cell.press("ArrowRight")
-    assert said(page) == "“mat”, value, number 2: 0 · 0 + 2 · 1 + 0 · 0 + 0 · 0 = 2."
+    assert said(page) == "“mat”, value, entry 1: 0 · 0 + 2 · 1 + 0 · 0 + 0 · 0 = 2."
 
 
 def test_masked_scores_are_struck_out_and_a_word_that_may_see_nothing_gets_zeros(opened):
@@ -147,8 +175,8 @@ def test_masked_scores_are_struck_out_and_a_word_that_may_see_nothing_gets_zeros
     )
     weights, output = expected(of(figure))
     assert torch.equal(torch.tensor(struck).view(6, 6), weights == 0)
-    for step, caption, wanted in ((6, "Weights:", weights), (7, "Output", output)):
-        page.get_by_role("button", name=f"Step {step}").click()
+    for step, caption, wanted in ((5, "Weights:", weights), (6, "Output", output)):
+        page.get_by_role("button", name=f"Step {step}:").click()
         torch.testing.assert_close(shown(page, caption).double(), wanted, rtol=0, atol=0.0051)
     assert shown(page, "Output")[0].tolist() == [0, 0]
 

@@ -75,9 +75,11 @@ def shown(page, caption):
 
 def agrees(page, figure, vectors):
     plain, divided, scores, smaller = expected(vectors, figure)
-    for row, name in zip(shown(page, "128 queries"), plain, strict=True):
-        assert row == pytest.approx([plain[name], divided[name]], abs=0.000051 if name == "gradient" else 0.0051), name
-    columns = torch.tensor(shown(page, "One query"), dtype=torch.float64).T
+    for row, name in zip(shown(page, "128 queries"), ("largest", "gradient", "deviation"), strict=True):
+        least, places = (0.0001, 0.000051) if name == "gradient" else (0, 0.0051)
+        wanted = [max(measure[name], least) for measure in (plain, divided)]  # what is less is shown as "< 0.0001"
+        assert row == pytest.approx(wanted, abs=places), name
+    columns = torch.tensor(shown(page, "One of them"), dtype=torch.float64).T
     for got, wanted in zip(columns, (scores, softmax(scores, dim=0), smaller, softmax(smaller, dim=0)), strict=True):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0.0051)
 
@@ -102,7 +104,9 @@ def test_slider_divisor_and_a_new_draw_show_what_pytorch_measures(opened):
     slider.press("End")
     figure.width = 1024
     agrees(page, figure, first)
-    assert "The middle query gives 1.00 of its weight to one key" in page.locator(".mha-sentence").inner_text()
+    said = page.locator(".mha-sentence").inner_text()
+    assert "gives 1.00 of its weight to one key, and the middle gradient is < 0.0001." in said
+    assert page.get_by_role("cell", name="< 0.0001").count() == 1
     slider.press("ArrowLeft")
     figure.width = 512
     page.get_by_role("radio", name="width", exact=True).check()
@@ -113,6 +117,24 @@ def test_slider_divisor_and_a_new_draw_show_what_pytorch_measures(opened):
     slider.press("Home")
     figure.width = 1
     agrees(page, figure, second)
+
+
+def test_what_the_chapter_says_holds_for_other_draws():
+    first = SquareRoot().seed
+    for vectors in map(drawn, range(first, first + 12)):
+        at = {width: expected(vectors, SquareRoot(width=width))[:2] for width in (1, 4, 16, 64, 1024)}
+        plain, divided = ({width: both[which] for width, both in at.items()} for which in (0, 1))
+        assert plain[1]["gradient"] == pytest.approx(0.35, abs=0.015)
+        assert plain[64]["gradient"] < 0.35 / 2 and plain[64]["largest"] > 0.9
+        assert plain[1024]["gradient"] < 0.001
+        for measure in list(divided.values())[1:]:
+            assert list(measure.values()) == pytest.approx([1, 1 / 3, 0.36], abs=0.15)
+            assert measure["largest"] == pytest.approx(1 / 3, abs=0.07)
+            assert measure["gradient"] == pytest.approx(0.36, abs=0.015)
+        narrowed = expected(vectors, SquareRoot(width=1024, divisor="width"))[1]
+        assert narrowed["largest"] == pytest.approx(1 / 8, abs=0.01)
+    plain = expected(drawn(first), SquareRoot(width=64))[0]
+    assert plain["gradient"] == pytest.approx(0.35 / 7, abs=0.004)
 
 
 def test_the_points_of_the_curve_are_the_gradients(opened):

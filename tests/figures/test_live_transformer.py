@@ -175,12 +175,13 @@ def test_numbers_are_said_as_the_package_says_them_and_read_back():
 
 
 @pytest.mark.parametrize(
-    "text", ["", " , ", "-5", "1.5", "million", "two hundred and two", "<pad>", "9999999999", "one " * 21]
+    "text", ["", " , ", "-5", "1.5", "1.001", "million", "two hundred and two", "<pad>", "9999999999", "one " * 21]
 )
 def test_what_is_no_number_is_refused_in_one_sentence_by_page_and_python(text):
     (found,) = computed("transformer_words", ["understood", text])
     assert found["trouble"].count(". ") == 0
     assert found["trouble"].endswith(".")
+    assert ("must be whole, without dots or signs" in found["trouble"]) == (text in ("-5", "1.5", "1.001"))
     with pytest.raises(ValueError, match=r"^text must [^\n]*$"):
         NumberTranslator(text=text)
 
@@ -225,6 +226,7 @@ def table(page, caption):
 def loaded(page):
     page.get_by_role("button", name="Load the model").press("Enter")
     page.get_by_text("The model is loaded: 240,320 weights").wait_for()
+    assert page.evaluate("document.activeElement.textContent") == "Translate"  # the field would open a phone's keyboard
 
 
 def agrees(page, translator, source, written, attention=lambda maps: maps[:, 1].mean(dim=1)):
@@ -235,7 +237,7 @@ def agrees(page, translator, source, written, attention=lambda maps: maps[:, 1].
     tokens = [translator.task.target_vocabulary.tokens[i] for i in ids]
     shown = table(page, "Cross-attention")
     assert [row[0] for row in shown] == [*tokens[:written], "next: ?"][:rows]
-    assert page.locator("table").first.locator("thead th").all_inner_texts() == source
+    assert page.locator("table:has(caption:text('Cross-attention')) thead th").all_inner_texts() == source
     for row, weights in zip(shown, attention(maps)[:rows], strict=True):
         assert [float(cell) for cell in row[1:]] == pytest.approx(weights.tolist(), abs=0.0051)
     best = logits[rows - 1].softmax(dim=-1).topk(5)
@@ -272,6 +274,8 @@ def test_it_translates_what_is_typed_token_by_token_as_the_package_does(opened, 
         page.get_by_role("button", name="Next token").press("Enter")
         agrees(page, exact, words(621, "en"), written)
     assert sentence.inner_text().startswith("3 tokens are written. For the next it looks most at ")
+    candidate, chance = table(page, "Candidates")[0]
+    assert sentence.inner_text().endswith(f"finds “{candidate}” best, with a probability of {chance}.")
     page.get_by_role("button", name="Back").press("Enter")
     agrees(page, exact, words(621, "en"), 2)
     page.get_by_role("combobox").select_option("head L0H2")
@@ -309,9 +313,75 @@ def test_beams_and_the_length_penalty_choose_as_the_package_does(opened, exact):
         ranks = [float(total) / len(text) ** alpha for total, text in zip(sums[0], texts, strict=True)]
         assert [numbers(row[2])[0] for row in shown] == pytest.approx(ranks, abs=0.00051)
     assert page.locator(".mha-sentence").inner_text().startswith("It wrote “zwölf hundert zwei und vierzig”")
+    assert (
+        page.locator(".mha-sentence")
+        .inner_text()
+        .endswith("isn't a number by the model's rules, so this can't be checked.")
+    )
+    assert "4 beams, alpha 1.0" in page.locator("caption", has_text="The best texts").inner_text()
     page.get_by_role("button", name="To the start").press("Enter")
     page.get_by_role("button", name="Next token").press("Enter")
     assert table(page, "The best texts")[0][3] == "zwölf …"
+
+
+def test_what_comes_next_is_held_back_from_who_wants_to_guess(opened):
+    page = opened(NumberTranslator())
+    page.get_by_role("checkbox", name="let me guess first").check()
+    assert table(page, "Candidates for token 10")[0] == ["<end>", "0.999"]  # at the end nothing is left to guess
+    height = page.locator(".mha").bounding_box()["height"]
+    page.get_by_role("button", name="To the start").click()
+    for token in ("drei", "hundert"):
+        assert table(page, "Cross-attention")[-1] == ["next: ?", *[""] * 7]
+        styles = page.locator("tr:has(th:text('next: ?')):not(.mha-transformer-off) td").evaluate_all(
+            "all => all.map(cell => cell.style.background)"
+        )
+        assert set(styles) == {""}
+        assert table(page, "Candidates") == [["", ""]] * 5
+        assert token not in page.locator(".mha").inner_text().split()
+        assert (
+            page.locator(".mha-sentence")
+            .inner_text()
+            .endswith("Which token comes next, and which word does it look at most? “Next token” shows it.")
+        )
+        assert page.locator(".mha").bounding_box()["height"] == height
+        page.get_by_role("button", name="Next token").click()
+        assert token in page.locator(".mha").inner_text().split()
+    assert table(page, "Cross-attention")[1][:3] == ["hundert", ".07", ".92"]
+    page.get_by_role("checkbox").uncheck()
+    assert table(page, "Candidates for token 3")[0] == ["zwei", "0.998"]
+
+
+def test_a_search_at_its_end_stays_there_when_another_alpha_makes_it_longer(opened):
+    page = opened(NumberTranslator(text="1,234,567", beams=4, step=0))
+    loaded(page)
+    forward, alpha = page.get_by_role("button", name="Next token"), page.get_by_role("slider")
+    while forward.get_attribute("aria-disabled") == "false":
+        forward.press("Enter")
+    lengths = set()
+    for _ in range(10):
+        alpha.press("ArrowRight")
+        assert forward.get_attribute("aria-disabled") == "true"
+        lengths.add(page.locator("mha-transformer").evaluate("figure => figure.model.get('step')"))
+    assert lengths == {LONGEST}
+
+
+@pytest.mark.parametrize("width", [344, 640, 720])  # as in the book on pages of 360, 1200 and 1280
+def test_texts_and_map_fit_the_page_and_the_steps_stand_near_them(opened, width):
+    page = opened(NumberTranslator(), width=width)
+    page.get_by_role("button", name="To the start").click()
+    page.get_by_role("button", name="Next token").click()
+    for box in page.locator(".mha-scroll").all():
+        assert box.evaluate("box => box.scrollWidth <= box.clientWidth")
+    button, candidates, drawing = (
+        page.locator(of).bounding_box()
+        for of in (
+            "button:text('Next token')",
+            "table:has(caption:text('Candidates'))",
+            "table:has(caption:text('Cross'))",
+        )
+    )
+    assert 0 < candidates["y"] - button["y"] < 100
+    assert drawing["y"] - button["y"] < 450
 
 
 def test_state_out_of_range_is_refused():

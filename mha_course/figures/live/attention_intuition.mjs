@@ -155,7 +155,11 @@ export const figure = {
     set(handle, {
       ontouchstart: (event) => event.preventDefault(), // Chromium heeds no touch-action on a part of an SVG
       onkeydown: (event) => {
-        const way = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
+        const far = PLACES;
+        const way = {
+          ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0],
+          Home: [0, -far], End: [0, far], PageUp: [-far, 0], PageDown: [far, 0],
+        }[event.key];
         if (!way) return;
         event.preventDefault();
         moveTo(model.get("window").map((line, axis) => line + way[axis]));
@@ -180,7 +184,7 @@ export const figure = {
       const next = (model.get("picture") + by + PICTURES.length) % PICTURES.length;
       model.set({ picture: next, digit_place: null, without_digit: false });
     };
-    const which = h("span", { style: "min-width: 8rem; text-align: center" }); // so that Next keeps its place
+    const which = h("span", { class: "mha-attention-intuition-which" });
     const note = (text) => h("p", { class: "mha-note" }, text);
     const said = sentence(model, () => {
       const top = [Math.floor(best / PLACES), best % PLACES];
@@ -190,7 +194,7 @@ export const figure = {
       const looked = {
         model: lies ? `The largest weight, ${largest}` : `No digit, but the weights still sum to 1: the largest, ${largest}`,
         window: `All the weight is at your window, ${words(top)}${where}.`,
-        everywhere: "All 36 places weigh the same, 0.03: the glimpse is a blur.",
+        everywhere: "All 36 places weigh the same, 0.03: the glimpse is a blur. (The middle is bluer, as more places overlap there.)",
       }[model.get("look")];
       const truth = PICTURES[model.get("picture")].digit;
       const verdict = !lies ? " all the same" : read === truth ? ", rightly" : `, wrongly: it is ${truth}`;
@@ -203,21 +207,20 @@ export const figure = {
       h(
         "div",
         { class: "mha-controls" },
-        button(model, "Previous", () => turn(-1)),
-        which,
-        button(model, "Next", () => turn(1)),
+        h("div", { class: "mha-attention-intuition-turn" }, button(model, "Previous", () => turn(-1)), which, button(model, "Next", () => turn(1))),
         choice(model, {
           name: "look", label: "Weights:",
           options: [["model", "the model’s own"], ["everywhere", "the same everywhere"], ["window", "all at my window"]],
         }),
       ),
+      note("Blue: the weights; framed: a weight of 0.10 or more. Dashed: your window. Rows and columns count from 0, from the top left."),
       h(
         "div",
         { class: "mha-row" },
         h(
           "div",
           {},
-          note("Blue: the weights. Dashed: your window"),
+          note("The picture"),
           large.svg,
           h(
             "div",
@@ -240,17 +243,19 @@ export const figure = {
       coverage(found.weights).forEach((row, y) => row.forEach((part, x) => set(blocks[y][x], { fill: shade(FULL * part).background })));
       const heavy = found.weights.map((weight, i) => [weight, i]).filter(([weight]) => weight >= 0.1);
       set(frames, { d: heavy.map(([, i]) => `M${(i % PLACES) * 40} ${Math.floor(i / PLACES) * 40}h80v80h-80z`).join("") });
-      const said = `score ${number(found.scores[here], 1)}, weight ${number(found.weights[here])}`;
+      const used = model.get("look") === "model";
+      const said = [used ? `score ${number(found.scores[here], 1)}` : "score not used", `weight ${number(found.weights[here])}`];
       set(handle, {
         transform: `translate(${window[1] * 40} ${window[0] * 40})`,
-        "aria-valuemin": 0, "aria-valuemax": PLACES ** 2 - 1, "aria-valuenow": here, "aria-valuetext": `${words(window)}: ${said}`,
+        "aria-valuemin": 0, "aria-valuemax": PLACES ** 2 - 1, "aria-valuenow": here, "aria-valuetext": `${words(window)}: ${said.join(", ")}`,
       });
       patch.draw(inRows(found.patches[here], PATCH));
       glimpse.draw(inRows(found.glimpse, PATCH));
-      inWindow.replaceChildren(words(window), h("br"), `score ${number(found.scores[here], 1)}`, h("br"), `weight ${number(found.weights[here])}`);
+      inWindow.replaceChildren(words(window), h("br"), said[0], h("br"), said[1]);
       which.textContent = `picture ${model.get("picture") + 1} of ${PICTURES.length}`;
       likely.fill(found.likely.map((part) => [part]));
       bars.forEach((bar, digit) => set(bar, { style: `width: ${(100 * found.likely[digit]).toFixed(1)}%` }));
+      scores.element.querySelector("caption").textContent = `scores${used ? "" : ", not used now"}: row and column of the place`;
       scores.fill(inRows(found.scores, PLACES), (score) => ({ text: number(score, 1) }));
       weights.fill(inRows(found.weights, PLACES), shade);
     });

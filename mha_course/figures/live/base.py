@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import anywidget
@@ -52,40 +53,59 @@ class LiveFigure(anywidget.AnyWidget):
             self.send({"piece": index}, buffers=[found[index]])
 
 
+class Number(traitlets.Float[float, float]):
+    """A number between two limits; one in an array or a tensor is taken over."""
+
+    def validate(self, obj: Any, value: Any) -> float:
+        """Take over a number between the limits, and refuse all else in one sentence."""
+        value = plain(value)
+        if not (is_number(value) and self.min <= value <= self.max):
+            raise ValueError(f"{self.name} must be a number from {self.min} to {self.max}, but it is {value!r}")
+        return float(value)
+
+
 class Vector(traitlets.List[float]):
     """A list of numbers, of one length; arrays and tensors are taken over as lists."""
 
-    def __init__(self, default: list[float], info: str, **kwargs: Any) -> None:
-        self.size = len(default)
-        self.meant = info
+    def __init__(self, default: list[float], info: str, *, largest: float = math.inf, **kwargs: Any) -> None:
+        self.size, self.largest, self.meant = len(default), largest, info
+        self.kind = "numbers" if math.isinf(largest) else f"numbers from {-largest:g} to {largest:g}"
         super().__init__(trait=traitlets.Float(), default_value=default, **kwargs)
 
     def validate(self, obj: Any, value: Any) -> list[float]:
         """Take over what is a row of so many numbers, and refuse all else in one sentence."""
         value = plain(value)
-        if not (isinstance(value, list) and len(value) == self.size and all(map(is_number, value))):
-            raise ValueError(f"{self.name} must be {self.meant}, a list of {self.size} numbers, but it is {value!r}")
+        if not self.fits(value):
+            raise ValueError(
+                f"{self.name} must be {self.meant}, a list of {self.size} {self.kind}, but it is {value!r}"
+            )
         return [float(number) for number in value]
+
+    def fits(self, value: Any) -> bool:
+        """Tell whether a value is a row of so many numbers, none too large."""
+        return (
+            isinstance(value, list)
+            and len(value) == self.size
+            and all(is_number(number) and abs(number) <= self.largest for number in value)
+        )
 
 
 class Matrix(traitlets.List[list[float]]):
     """A list of rows of numbers, all of one length; arrays and tensors are taken over as lists."""
 
-    def __init__(self, default: list[list[float]], info: str, **kwargs: Any) -> None:
-        self.rows, self.columns = len(default), len(default[0])
-        self.meant = info
+    def __init__(self, default: list[list[float]], info: str, *, largest: float = math.inf, **kwargs: Any) -> None:
+        self.row = Vector(default[0], info, largest=largest)
+        self.rows, self.meant = len(default), info
         super().__init__(default_value=default, **kwargs)
 
     def validate(self, obj: Any, value: Any) -> list[list[float]]:
         """Take over what has so many rows and columns, and refuse all else in one sentence."""
         value = plain(value)
-        rows = value if isinstance(value, list) else []
-        good = len(rows) == self.rows and all(isinstance(row, list) and len(row) == self.columns for row in rows)
-        if not (good and all(is_number(number) for row in rows for number in row)):
+        if not (isinstance(value, list) and len(value) == self.rows and all(map(self.row.fits, value))):
             raise ValueError(
-                f"{self.name} must be {self.meant}, {self.rows} rows of {self.columns} numbers, but it is {value!r}"
+                f"{self.name} must be {self.meant}, {self.rows} rows of {self.row.size} {self.row.kind}, but it is {value!r}"
             )
-        return [[float(number) for number in row] for row in rows]
+        return [[float(number) for number in row] for row in value]
 
 
 def plain(value: Any) -> Any:

@@ -1,5 +1,5 @@
 // Chapter 7: one encoder layer, box by box, in both orders of its norms; and what becomes of size and gradient in a stack.
-import { axes, balance, button, choice, clamp, grid, h, line, number, sentence, set, slider, toggle } from "./kit.mjs";
+import { axes, balance, button, choice, grid, h, line, number, sentence, set, slider, toggle } from "./kit.mjs";
 import { dot, norm, softmax, sum, transpose, uniform } from "./maths.mjs";
 
 // ---- parts: each gives its `output`, and `back`, which leads a gradient from its end to its beginning ----------------
@@ -33,9 +33,11 @@ const centred = (row) => {
 /** Mean and standard deviation of a vector; the squares are divided by the number of features. */
 export const meanAndDeviation = (row) => [average(row), Math.sqrt(average(centred(row).map((x) => x * x)))];
 
+const EPSILON = 1e-5;
+
 /** Bring each vector to mean 0 and variance 1. */
 export function layerNorm(x) {
-  const scales = x.map((row) => Math.sqrt(meanAndDeviation(row)[1] ** 2 + 1e-5));
+  const scales = x.map((row) => Math.sqrt(meanAndDeviation(row)[1] ** 2 + EPSILON));
   const output = x.map((row, i) => centred(row).map((feature) => feature / scales[i]));
   const back = (gradient) =>
     gradient.map((row, i) => {
@@ -116,9 +118,9 @@ export function encoderLayer(x, weights, settings) {
 /** Root of the mean square of all features of all words. */
 export const size = (x) => Math.sqrt(average(x.map((row) => dot(row, row) / row.length)));
 
-/** How alike the words are: the mean cosine of two of them. */
+/** How alike the words are: the mean cosine of two of them; NaN, if one has no direction as it is all 0. */
 export function likeness(x) {
-  const units = x.map((row) => row.map((feature) => feature / (norm(row) || 1)));
+  const units = x.map((row) => row.map((feature) => feature / norm(row)));
   return average(units.flatMap((unit, i) => units.slice(i + 1).map((other) => dot(unit, other))));
 }
 
@@ -238,7 +240,12 @@ export function account(place, { places, weights, hidden }, { order, residual, n
   }
   if (!norms) return `This norm is taken out: “sat” goes through as it is, ${at(before)}.`;
   const [mean, deviation] = meanAndDeviation(places[before][SAT]);
-  return `${at(before)}, minus its mean ${number(mean)}, divided by its standard deviation ${number(deviation)}, is ${at(place)}.`;
+  // Where epsilon can be seen in what comes out, it is named.
+  const divisor =
+    deviation < 0.03
+      ? `√(variance + ε) = ${number(Math.sqrt(deviation ** 2 + EPSILON), 4)}`
+      : `its standard deviation ${number(deviation)}`;
+  return `${at(before)}, minus its mean ${number(mean)}, divided by ${divisor}, is ${at(place)}.`;
 }
 
 /** The layer as a drawing; on each of its boxes lies a button, and beside it stands the size of the words there. */
@@ -365,16 +372,24 @@ export const figure = {
 
     const after = grid({ caption: "", rows: WORDS, columns: [...FEATURES, "mean", "standard deviation"] });
     const caption = after.element.querySelector("caption");
+    const first = { x: model.get("x"), seed: model.get("seed") };
+    // Out of its limits a number is not taken over: the field is marked, and left, it shows the true one again.
     const change = (row, column, value) =>
-      model.set({ x: model.get("x").map((old, i) => old.map((was, j) => (i === row && j === column ? clamp(value, -10, 10) : was))) });
-    const input = grid({ caption: "Input x (type to change it)", rows: WORDS, columns: FEATURES, edit: change });
+      Math.abs(value) <= 10 && model.set({ x: model.get("x").map((old, i) => old.map((was, j) => (i === row && j === column ? value : was))) });
+    const input = grid({ caption: "Input x (to change; −10 to 10)", rows: WORDS, columns: FEATURES, edit: change });
     for (const field of input.element.querySelectorAll("input")) set(field, { min: -10, max: 10, onblur: () => input.fill(model.get("x")) });
     const twin = grid({
-      caption: "The stack in numbers (alike: the mean cosine of two tokens)", corner: "layers passed", columns: PASSED,
+      caption: "The stack", corner: "layers passed", columns: PASSED,
       rows: MEASURES.flatMap((measure) => ORDERS.map(([, order]) => `${measure}, ${order}`)),
     });
+    const twinCaption = twin.element.querySelector("caption");
     // They stand at the drawing and again at the charts, which are a screen further down.
     const switches = () => [["residual", "residual paths"], ["norms", "norms"]].map(([name, label]) => toggle(model, { name, label }));
+    // In print the switches are gone.
+    const off = () => {
+      const gone = [["residual", "residual paths"], ["norms", "norms"]].filter(([name]) => !model.get(name)).map(([, words]) => words);
+      return gone.length ? `, without ${gone.join(" and ")}` : "";
+    };
     const said = (text) => h("div", { class: "mha-encoder-said" }, sentence(model, text));
     const charts = [h("div", {}), h("div", {})];
     const captions = { query: "q_proj", key: "k_proj", value: "v_proj", output: "out_proj", w1: "W₁", w2: "W₂" };
@@ -398,14 +413,14 @@ export const figure = {
         "div",
         { class: "mha-row" },
         layerDrawing(model, layer),
-        h("div", { class: "mha-encoder-numbers" }, after.element, said(() => account(model.get("place"), layer(), settings())), input.element),
+        h("div", { class: "mha-encoder-numbers" }, after.element, said(() => account(model.get("place"), layer(), settings())), input.element, h("div", { class: "mha-controls" }, button(model, "Set x back", () => model.set({ x: first.x }), () => model.get("x") === first.x))),
       ),
       h("details", {}, h("summary", {}, "The weights of this layer"), h("div", { class: "mha-row" }, ...weights)),
       h("p", { class: "mha-title mha-encoder-stack" }, "The same choices in a stack of layers"),
       h(
         "p",
         { class: "mha-note" },
-        `Tokens ${WIDE} features wide, random weights. Post-norm ● solid, pre-norm ■ dashed, with one norm more at the end; the order chosen above is thicker.`,
+        `The input x times a random 4 × ${WIDE} matrix makes tokens ${WIDE} features wide; all weights are random. Post-norm ● solid, pre-norm ■ dashed, with one norm more at the end; the order chosen above is thicker.`,
       ),
       h(
         "div",
@@ -413,6 +428,7 @@ export const figure = {
         slider(model, { name: "num_layers", label: "layers", min: 1, max: 24, step: 1, show: (n) => `${n}` }),
         ...switches(),
         button(model, "Other weights", () => model.set({ seed: model.get("seed") + 1 })),
+        button(model, "First weights", () => model.set({ seed: first.seed }), () => model.get("seed") === first.seed),
       ),
       h(
         "div",
@@ -423,6 +439,11 @@ export const figure = {
       said(() => {
         const [post, pre] = stacks();
         const n = model.get("num_layers");
+        if (model.get("norms") && post.size[n] === 0)
+          return (
+            "All tokens are 0 and stay 0. So each norm divides by √ε = 0.0032, backwards as well, and a gradient grows more than " +
+            `three-hundredfold in it: the share that reaches the first layer’s input is ${short(post.gradient[0])} in post-norm and ${short(pre.gradient[0])} in pre-norm.`
+          );
         const both = (measure, i) => `${short(post[measure][i])} in post-norm and ${short(pre[measure][i])} in pre-norm`;
         return (
           `After ${n} ${n === 1 ? "layer" : "layers"} the tokens' size is ${both("size", n)}. Of a signal sent back from the end, ` +
@@ -435,7 +456,8 @@ export const figure = {
     model.bind(() => {
       const { places } = layer();
       const place = model.get("place");
-      caption.textContent = `${TITLES[place]}, ${place === "input" ? "as it comes in" : "for each word"}`;
+      caption.textContent = `${TITLES[place]} (${model.get("order").replace("_", "-")}${off()})`;
+      twinCaption.textContent = `The stack${off()} (alike: mean cosine of two tokens)`;
       after.fill(places[place].map((row) => [...row, ...meanAndDeviation(row)]), (value, _, column) =>
         column < FEATURES.length ? balance(value, 2) : {},
       );
@@ -444,7 +466,7 @@ export const figure = {
       twin.fill(
         MEASURES.flatMap((measure) => {
           const write = measure === "alike" ? number : short;
-          return stacks().map((stack) => PASSED.map((i) => (i > n ? "–" : write(stack[measure][i]))));
+          return stacks().map((stack) => PASSED.map((i) => (stack[measure][i] >= -1 ? write(stack[measure][i]) : "–")));
         }),
       );
       const order = model.get("order");

@@ -44,6 +44,9 @@ export class Model {
     this.drawers = [];
     this.visible = true;
     this.late = false;
+    this.closed = false;
+    this.groups = 0;
+    this.id = Math.random().toString(36).slice(2);
     this.observer = new IntersectionObserver((entries) => {
       this.visible = entries.at(-1).isIntersecting;
       if (this.visible && this.late) this.refresh();
@@ -59,6 +62,17 @@ export class Model {
   set(changes) {
     this.source.set(changes);
     this.refresh();
+  }
+
+  /** A name for a group of radio buttons which no other has: in a notebook each figure runs a copy of this module. */
+  group() {
+    return `mha-${this.id}-${++this.groups}`;
+  }
+
+  /** End what goes on: the figure is no longer shown. */
+  close() {
+    this.closed = true;
+    this.observer.disconnect();
   }
 
   /** Have `draw()` called after building and whenever the state has changed. */
@@ -95,8 +109,11 @@ function pageSource(state, name) {
         globalThis.mhaPieces ??= {};
         const script = h("script", { src: new URL(`${name}-${index}.js`, SCRIPT) });
         script.onload = () => {
+          const text = globalThis.mhaPieces[`${name}-${index}`];
+          if (!text) return script.onerror(); // what came is something else, a page that says 404 for example
+          delete globalThis.mhaPieces[`${name}-${index}`];
           script.remove();
-          resolve(Uint8Array.from(atob(globalThis.mhaPieces[`${name}-${index}`]), (letter) => letter.charCodeAt(0)));
+          resolve(Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0)));
         };
         script.onerror = () => {
           script.remove();
@@ -112,10 +129,13 @@ const SCRIPT = typeof document === "undefined" ? null : document.currentScript?.
 /** The state of a figure in a notebook: the traits of the widget, and data from the kernel. */
 function notebookSource(widget) {
   let saving = false;
-  return {
+  const source = {
+    changing: false, // by its own page, which draws once all is set
     get: (key) => widget.get(key),
     set: (changes) => {
+      source.changing = true;
       for (const [key, value] of Object.entries(changes)) widget.set(key, value);
+      source.changing = false;
       // While something is dragged, Python is told once a frame.
       if (!saving) requestAnimationFrame(() => ((saving = false), widget.save_changes()));
       saving = true;
@@ -128,26 +148,33 @@ function notebookSource(widget) {
           clearTimeout(patience);
           resolve(new Uint8Array(buffers[0].buffer ?? buffers[0], buffers[0].byteOffset ?? 0, buffers[0].byteLength));
         };
-        const patience = setTimeout(() => {
+        const fail = () => {
           widget.off("msg:custom", answer);
+          clearTimeout(patience);
           reject(new Error("The data did not come: the kernel does not answer. Run the cell again."));
-        }, 30000);
+        };
+        const patience = setTimeout(fail, 30000);
         widget.on("msg:custom", answer);
-        widget.send({ piece: index });
+        try {
+          widget.send({ piece: index });
+        } catch {
+          fail(); // the kernel has been restarted
+        }
       }),
   };
+  return source;
 }
 
 // ---- hosts ----------------------------------------------------------------------------------------------------------
 
 function mount(figure, root, source) {
-  const body = h("div", { class: "mha", role: "group", "aria-label": figure.label });
+  const body = h("div", { class: "mha", role: "group", lang: "en", dir: "ltr", "aria-label": figure.label });
   const model = new Model(source, root);
   try {
     figure.build(body, model);
     model.refresh();
   } catch (error) {
-    model.observer.disconnect();
+    model.close();
     throw error;
   }
   root.replaceChildren(body); // whole and at once: what stood there until now has the same size
@@ -170,12 +197,18 @@ export function define(figure) {
 /** Let a notebook show the figure: what anywidget asks of a module. */
 export const widget = (figure) => ({
   render({ model: traits, el }) {
-    const model = mount(figure, el, notebookSource(traits));
-    const follow = () => model.refresh();
+    const source = notebookSource(traits);
+    const model = mount(figure, el, source);
+    const follow = () => source.changing || model.refresh();
     traits.on("change", follow);
+    // JupyterLab would take a plain key for a command of its own: an arrow would leave the figure, a letter insert a cell.
+    el.addEventListener("keydown", (event) => {
+      const itsOwn = event.ctrlKey || event.metaKey || event.altKey || event.key === "Escape" || (event.shiftKey && event.key === "Enter");
+      if (!itsOwn) event.stopPropagation();
+    });
     return () => {
       traits.off("change", follow);
-      model.observer.disconnect();
+      model.close();
     };
   },
 });
@@ -211,13 +244,13 @@ export function sentence(model, text) {
  */
 export function slider(model, { name, label, min, max, step, show = number, from = (x) => x, to = (x) => x, off = () => false }) {
   const input = h("input", { type: "range", min, max, step, oninput: () => model.set({ [name]: to(Number(input.value)) }) });
-  const shown = h("output", {});
+  const shown = h("output", { "aria-live": "off" }); // the slider itself says its value
   model.bind(() => {
     const value = model.get(name);
     // Its own value would be rounded to the step while the reader moves it.
     if (document.activeElement !== input || to(Number(input.value)) !== value) input.value = from(value);
     shown.textContent = show(value);
-    input.disabled = off();
+    input.setAttribute("aria-disabled", off()); // it keeps the focus
     input.setAttribute("aria-valuetext", show(value));
   });
   return h("label", { class: "mha-slider" }, h("span", {}, label), input, shown);
@@ -225,7 +258,7 @@ export function slider(model, { name, label, min, max, step, show = number, from
 
 /** A choice among a few: `options` is a list of [value, words]. */
 export function choice(model, { name, label, options }) {
-  const group = `mha-${name}-${(choice.count = (choice.count ?? 0) + 1)}`;
+  const group = model.group();
   const buttons = options.map(([value, words]) => {
     const input = h("input", { type: "radio", name: group, value, onchange: () => model.set({ [name]: value }) });
     return { value, input, element: h("label", {}, input, h("span", {}, words)) };
@@ -280,7 +313,10 @@ export function steps(model, { name, titles }) {
   );
 }
 
-/** Load data on demand: a button, then a bar that fills, then `ready(pieces)`. A failure says why, and the button is back. */
+/**
+ * Load data on demand: a button, then a bar that fills, then `ready(pieces, held)`, where `held` says whether the focus was there.
+ * A failure says why, and the button is back.
+ */
 export function loader(model, { label, pieces, ready }) {
   const bar = h("progress", { max: pieces.length, value: 0, "aria-label": label, tabindex: -1 });
   const trouble = h("p", { class: "mha-trouble", role: "alert" });
@@ -289,8 +325,9 @@ export function loader(model, { label, pieces, ready }) {
   async function load() {
     trouble.textContent = "";
     bar.value = 0;
+    const pressed = document.activeElement === ask;
     ask.replaceWith(bar);
-    bar.focus(); // the button is gone, and a keyboard's next Tab starts here
+    if (pressed) bar.focus(); // the button is gone, and a keyboard's next Tab starts here
     const loaded = [];
     try {
       for (const index of pieces) {
@@ -299,12 +336,14 @@ export function loader(model, { label, pieces, ready }) {
       }
     } catch (error) {
       trouble.textContent = error.message;
+      const held = document.activeElement === bar;
       bar.replaceWith(ask);
-      ask.focus();
+      if (held) ask.focus();
       return;
     }
+    const held = document.activeElement === bar;
     box.remove();
-    ready(loaded);
+    ready(loaded, held);
   }
   return box;
 }
@@ -500,7 +539,7 @@ export function animation(model, frame) {
   let running = 0;
   let last;
   const next = (now) => {
-    const on = !model.visible || frame(Math.min(now - (last ?? now), 100)) !== false;
+    const on = !model.closed && (!model.visible || frame(Math.min(now - (last ?? now), 100)) !== false);
     last = now;
     running = on ? (model.visible ? requestAnimationFrame(next) : setTimeout(() => next(performance.now()), 500)) : 0;
   };

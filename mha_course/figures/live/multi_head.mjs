@@ -137,7 +137,11 @@ export const figure = {
             class: `mha-multi-head-cell mha-multi-head-word-${origin(id)[1]}`,
             onclick: () => press(place),
             onkeydown: (event) => {
-              const next = place + { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns, Enter: 0, " ": 0 }[event.key];
+              const start = place - (place % columns);
+              const next = {
+                ArrowLeft: place - 1, ArrowRight: place + 1, ArrowUp: place - columns, ArrowDown: place + columns,
+                Home: start, End: Math.min(start + columns, ids.length) - 1, Enter: place, " ": place,
+              }[event.key];
               if (!buttons[next]) return;
               event.preventDefault();
               press(next);
@@ -226,14 +230,14 @@ export const figure = {
             h("thead", {}, h("tr", {},
               ...letters.slice(0, -1).map((letter) => h("th", { scope: "col" }, letter)),
               ...Array.from({ length: columns }, (_, i) => h("th", { scope: "col" }, `${letters.at(-1)} ${i}`)),
-              ...(right ? [h("th", { scope: "col" }, "right?")] : []),
+              ...(right ? [h("th", { scope: "col" }, "row right?")] : []),
             )),
             h("tbody", {}, ...rows),
           ),
         ),
         h("p", {}, `address ${letters.map((letter, axis) => `${letter}·${strides[axis]}`).join(" + ")}`),
         sum,
-        ...(right ? [h("p", {}, `in the right place: ${inPlace.filter(Boolean).length} of ${ids.length}`)] : []),
+        ...(right ? [h("p", {}, `numbers in the right place: ${inPlace.filter(Boolean).length} of ${ids.length}`)] : []),
       );
       boards.push(() => {
         show();
@@ -310,7 +314,7 @@ export const figure = {
         const taken = found(wrongMerge);
         const moved = mayView ? `“${name(id)}” is still at address ${place}` : `“${name(id)}” was copied from address ${address(back, found(back))} to ${place}`;
         const agrees = `${taken}` === `${found(merged)}`;
-        return `${moved}, in the row of ${words[t]}. ` + (agrees ? "The wrong way has it there too." : `The wrong way hands it to ${words[taken[1]]} as feature ${taken[2]}.`);
+        return `${moved}, in the row of ${words[t]}. ` + (sizes.heads === 1 ? "With one head, view alone gives the same." : agrees ? "The wrong way has it there too." : `The wrong way hands it to ${words[taken[1]]} as feature ${taken[2]}.`);
       }
       const what = step < 3 ? `feature ${origin(id)[2]} of ${words[t]}` : `found by head ${found(split)[1]} for ${words[t]}`;
       const still = step === 0 || step === 3 ? "lies" : "is still";
@@ -330,15 +334,16 @@ export const figure = {
       const { x, pieces, split, mixed, back, merged, mayView } = tensors;
       const whole = tuple(x.shape);
       const [b, t, hd, d, f] = ["b", "t", "h", "d", "f"];
+      const other = sizes.heads === 1 ? "Also right:" : "Wrong:";
       const parts = {
         x: panel({ title: "1", code: "x", letters: [b, t, f], tensor: x }),
         pieces: panel({ title: "2", code: `pieces = x.view${tuple(pieces.shape)}`, letters: [b, t, hd, d], tensor: pieces }),
         split: panel({ title: "3", code: "pieces.transpose(1, 2)", letters: [b, hd, t, d], tensor: split, right: split }),
-        wrongSplit: panel({ title: "Wrong:", code: `x.view${tuple(split.shape)}`, letters: [b, hd, t, d], tensor: tensors.wrongSplit, right: split }),
+        wrongSplit: panel({ title: other, code: `x.view${tuple(split.shape)}`, letters: [b, hd, t, d], tensor: tensors.wrongSplit, right: split }),
         mixed: panel({ title: "4", code: "mixed", letters: [b, hd, t, d], tensor: mixed }),
         back: panel({ title: "5", code: "back = mixed.transpose(1, 2)", letters: [b, t, hd, d], tensor: back }),
         merged: panel({ title: "6", code: `back.reshape${whole}`, letters: [b, t, f], tensor: merged, right: merged }),
-        wrongMerge: panel({ title: "Wrong:", code: `mixed.view${whole}`, letters: [b, t, f], tensor: tensors.wrongMerge, right: merged }),
+        wrongMerge: panel({ title: other, code: `mixed.view${whole}`, letters: [b, t, f], tensor: tensors.wrongMerge, right: merged }),
       };
       const row = (...panels) => h("div", { class: "mha-row mha-multi-head-row" }, ...panels);
       const reading = () => ({ words: "read as", order: addresses(current()) });
@@ -385,7 +390,7 @@ export const figure = {
       choice(model, { name, label, options: Array.from({ length: to - from + 1 }, (_, i) => [from + i, `${from + i}`]) });
     root.append(
       h("p", { class: "mha-title" }, "The shape machine: one memory, counted in several ways"),
-      h("p", { class: "mha-how" }, "Choose a number, with a click or with Tab and the arrow keys: it is marked wherever it is read. Go through the steps; change the sizes."),
+      h("p", { class: "mha-how" }, "Choose a number, with a click or with Tab and the arrow keys: it is marked wherever it is read. Go through the steps; change the sizes. “Read in order” moves the mark through this step’s tensor, number by number."),
       h("div", { class: "mha-controls" }, size("batch", "batch:", 1, 2), size("length", "length:", 2, 4), size("heads", "heads:", 1, 4), size("d_head", "d_head:", 1, 3)),
       h("div", { class: "mha-controls" }, steps(model, { name: "step", titles: TITLES }), read),
       h("div", { class: "mha-multi-head-stack" }, ...tales),

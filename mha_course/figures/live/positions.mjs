@@ -90,9 +90,9 @@ function scales(given) {
 
 /**
  * A map of `LENGTH` rows from top to bottom: `fill(matrix, low)` it, `mark(row, text)`, and `underline` columns, as shares of
- * its breadth; a click tells `put(share, row)`.
+ * its breadth; a click chooses the position of its row.
  */
-function shades({ wide, high, put, ...given }) {
+function shades(model, { wide, high, ...given }) {
   const drawing = scales({ width: wide + 54, height: high + 48, x: [0, 1], y: [LENGTH, 0], yLabel: "position", ...given });
   const { px, py } = drawing;
   const colours = Array.from({ length: LEVELS + 1 }, (_, level) => h("path", { fill: shade(level / LEVELS).background }));
@@ -103,10 +103,7 @@ function shades({ wide, high, put, ...given }) {
   drawing.plot.append(cells, label, arrows, bars);
   set(drawing.svg, {
     style: "cursor: pointer",
-    onclick: (event) => {
-      const [across, down] = drawing.at(event);
-      put(clamp(across, 0, 1), clamp(Math.floor(down), 0, LENGTH - 1));
-    },
+    onclick: (event) => model.set({ position: clamp(Math.floor(drawing.at(event)[1]), 0, LENGTH - 1) }),
   });
   return {
     ...drawing,
@@ -128,10 +125,17 @@ function shades({ wide, high, put, ...given }) {
 /** Let a pointer that is down on a drawing choose the position below it. */
 function sweep(model, { svg, at }) {
   const go = (event) => model.set({ position: clamp(Math.round(at(event)[0]), 0, LENGTH - 1) });
+  const far = (event, axis) => Math.abs(event[axis] - start[axis]);
+  let start;
   set(svg, {
     style: "cursor: ew-resize; touch-action: pan-y",
-    onpointerdown: (event) => (svg.setPointerCapture(event.pointerId), go(event)),
-    onpointermove: (event) => svg.hasPointerCapture(event.pointerId) && go(event),
+    onclick: go,
+    onpointerdown: (event) => (svg.setPointerCapture(event.pointerId), (start = event)),
+    onpointermove: (event) => {
+      if (!svg.hasPointerCapture(event.pointerId)) return;
+      if (start && far(event, "clientX") > far(event, "clientY")) start = null; // until then a finger may be scrolling
+      if (!start) go(event);
+    },
   });
 }
 
@@ -173,13 +177,9 @@ function pairSlider(model) {
 // ---- the table, and its clocks ----
 
 function tableView(model) {
-  const table = shades({
+  const table = shades(model, {
     wide: 216, high: 288, xLabel: "columns: sine, cosine, sine, …", xTicks: [], yTicks: MARKS,
     description: "The table of sinusoids, a row for each position; the chosen row is in numbers below",
-    put: (across, position) => {
-      const pairs = model.get("width") / 2;
-      model.set({ position, pair: Math.min(Math.floor(across * pairs), pairs - 1) });
-    },
   });
   const [middle, radius] = [74, 62];
   const hand = stroke("ink", 3);
@@ -217,6 +217,7 @@ function tableView(model) {
     const [sines, cosines] = [0, 1].map((odd) => vector.filter((_, column) => column % 2 === odd));
     return { width, base, position, pair: picked(model), speeds, sines, cosines };
   };
+  let shown;
   const draw = (seen) => {
     const { width, base, position, pair, speeds, sines, cosines } = now();
     if (seen) table.fill(places.map((place) => sinusoids(place, width, base)), -1);
@@ -242,6 +243,7 @@ function tableView(model) {
       (_, __, i) => ({ class: i === pair ? "mha-positions-picked" : null }),
     );
     [figures.heads, ...figures.data].forEach((cells) => cells.forEach((cell, i) => (cell.hidden = i >= speeds.length)));
+    if (seen && shown !== (shown = `${pair} ${width}`)) figures.element.scrollLeft = figures.heads[pair].offsetLeft - 150;
   };
   const say = () => {
     const { position, pair, speeds, sines, cosines } = now();
@@ -314,10 +316,11 @@ function distanceView(model) {
   const say = () => {
     const { position, shift, product } = now();
     const far = places.filter((place) => Math.abs(place - position) >= 4);
-    const best = far.reduce((one, other) => (product(other) > product(one) ? other : one));
+    const best = Math.max(...far.map(product));
+    const nearest = far.filter((place) => product(place) > best - 1e-9).map((place) => whole(shift + place));
     return (
       `Position ${whole(shift + position)} with itself: ${number(product(position))}, half the width. With a neighbour: ` +
-      `${number(product(position + 1))}. Of those 4 or more away, ${whole(shift + best)} comes nearest: ${number(product(best))}.`
+      `${number(product(position + 1))}. Of those 4 or more away, ${nearest.join(" and ")} ${nearest[1] ? "come" : "comes"} nearest: ${number(best)}.`
     );
   };
   const parts = [
@@ -332,14 +335,13 @@ function distanceView(model) {
 
 // ---- learned beside computed ----
 
-const ASIDE = [-6, -3, -1, 1, 3, 6];
+const ASIDE = [-9, -6, -3, 3, 6, 9, 12];
 
 function learnedView(model) {
   const maps = ["learned", "computed"].map((kind) =>
-    shades({
+    shades(model, {
       wide: 192, high: 192, xLabel: "position", xTicks: MARKS.map((place) => (place + 0.5) / LENGTH), yTicks: MARKS,
       description: `How alike the ${kind} positions are, light for a cosine of 0 or less, dark for 1`,
-      put: (_, position) => model.set({ position }),
     }),
   );
   const gap = h("text", { "text-anchor": "middle", x: maps[0].px(0.75), y: maps[0].py(30) });
@@ -408,7 +410,7 @@ function learnedView(model) {
       titled("Learned, all-MiniLM-L6-v2", maps[0].svg, 20),
       titled("Computed: sinusoids", maps[1].svg, 20),
       titled("Learned (dashed) and computed", rows.svg),
-      h("div", { style: "width: 380px" }, table.element),
+      h("div", { style: "width: 400px" }, table.element, note("Place 0 is unlike the others: it is always that of the token [CLS].")),
     ),
   ];
   return { parts, draw, say };
@@ -430,7 +432,7 @@ function rotaryView(model) {
   const [all, between] = [stroke("ink", 1.5), stroke("ink", 1.5)];
   const mark = h("circle", { r: 6, fill: "var(--ink)", stroke: "var(--ground)" });
   scores.plot.append(all, mark);
-  const step = () => speed(picked(model), model.get("width"), model.get("base"));
+  const step = () => speed(picked(model), model.get("width"));
   const sides = [["query", "circle"], ["key", "square"]].map(([name, shape]) => {
     const vector = () => model.get(`${name}_vector`);
     const place = () => model.get(`${name}_place`) + model.get("shift");
@@ -502,7 +504,7 @@ export const figure = {
     const cells = OPTIONS.map(([name]) => h("div", { class: "mha-positions-view" }, ...views[name].parts));
     root.append(
       h("p", { class: "mha-title" }, "Where a token stands: computed, compared, learned, turned"),
-      h("p", { class: "mha-how" }, "Choose a view and move its sliders. What is drawn can be clicked or dragged as well."),
+      h("p", { class: "mha-how" }, "Choose a view and move its sliders. Click a map or a small clock; drag along a curve by place, or an arrow’s tip."),
       controls(choice(model, { name: "view", label: "view:", options: OPTIONS })),
       h("div", { class: "mha-positions-views" }, ...cells),
       h("div", { class: "mha-positions-say" }, sentence(model, () => views[model.get("view")].say())),

@@ -6,7 +6,7 @@ from typing import Any
 
 import traitlets
 
-from mha_course.figures.live.base import LiveFigure, Vector
+from mha_course.figures.live.base import LiveFigure, Number, Vector
 
 
 class PositionExplorer(LiveFigure):
@@ -29,13 +29,13 @@ class PositionExplorer(LiveFigure):
     position = traitlets.Int(6, min=0, max=63).tag(sync=True)
     pair = traitlets.Int(0, min=0, max=15).tag(sync=True)
     width = traitlets.Int(8).tag(sync=True)
-    base = traitlets.Float(10_000.0, min=2.0, max=1e6).tag(sync=True)
+    base = Number(10_000.0, min=2.0, max=1e6).tag(sync=True)
     shift = traitlets.Int(0, min=0, max=5000).tag(sync=True)
     end = traitlets.Bool(default_value=False).tag(sync=True)
     query_place = traitlets.Int(1, min=0, max=31).tag(sync=True)
     key_place = traitlets.Int(0, min=0, max=31).tag(sync=True)
-    query_vector = Vector([1.0, 0.0], "the query at place 0").tag(sync=True)
-    key_vector = Vector([0.8, 0.6], "the key at place 0").tag(sync=True)
+    query_vector = Vector([1.0, 0.0], "the query at place 0", largest=1.5).tag(sync=True)
+    key_vector = Vector([0.8, 0.6], "the key at place 0", largest=1.5).tag(sync=True)
 
     @traitlets.validate("width")
     def _even(self, proposal: dict[str, Any]) -> int:

@@ -70,7 +70,10 @@ const SAMPLE_BYTES =
 
 const nameOf = (place) => `L${Math.floor(place / HEADS)}H${place % HEADS}`;
 const quoted = (token) => (/^\[.*\]$/.test(token) ? token : `“${token}”`);
-const short = (weight) => (weight < WRITTEN_FROM ? "" : number(weight).replace("1.00", "1").replace(/^0/, ""));
+const tight = (weight) => number(weight).replace("1.00", "1").replace(/^0/, "");
+const short = (weight) => (weight < WRITTEN_FROM ? "" : tight(weight));
+// In a closed menu on a phone, the two that differ in their last word alone can be told apart.
+const listed = (text) => text.replace("did not cross the street because", "…");
 const where = (role) => (role.startsWith("[") ? role : role === "itself" ? "the token itself" : `the ${role}`);
 const RANKS = { 1: "the most", 2: "the second most", 3: "the third most" };
 
@@ -147,20 +150,20 @@ export const figure = {
       const box = loader(model, {
         label: `Load all 72 maps (${size} kB)`,
         pieces: [Object.keys(SENTENCES).indexOf(text)],
-        ready([bytes]) {
+        ready([bytes], held) {
           loaded.set(text, unpack(bytes, count));
           model.refresh();
-          if (document.activeElement === document.body) cells[place()].focus({ preventScroll: true }); // the button had it
+          if (held) cells[place()].focus({ preventScroll: true });
         },
       });
       const press = box.querySelector("button");
       press.addEventListener("click", () => (willing = true));
-      strip.replaceChildren(box);
+      strip.replaceChildren(box, words);
       if (willing) press.click();
     };
 
     // ---- one head ----
-    const group = `mha-pretrained-${(figure.count = (figure.count ?? 0) + 1)}`;
+    const group = model.group();
     const [mapTitle, listTitle] = [h("caption", {}), h("caption", {})];
     const [mapBox, listBox] = ["map", "list"].map((part) => h("div", { class: `mha-pretrained-${part}` }));
     let radios, rows, weights;
@@ -233,8 +236,9 @@ export const figure = {
       if (score === null) return `${looks} No token stands twice here, so nothing can be scored.`;
       const rank = 1 + (scores() || []).filter((other) => other > score).length;
       const among = maps() ? `, ${RANKS[rank] ?? `number ${rank}`} of all 72` : "";
+      const over = role === "same word elsewhere" ? "Over the tokens that stand twice, the" : "The";
       return (
-        `${looks} The head puts ${number(score)} of its weight on ${where(role)}${among}; ` +
+        `${looks} ${over} head puts ${number(score)} of its weight on ${where(role)}${among}; ` +
         `even weights would put ${number(even)} there.`
       );
     });
@@ -249,7 +253,7 @@ export const figure = {
       h(
         "div",
         { class: "mha-controls mha-pretrained-controls" },
-        menu(model, { name: "sentence", label: "sentence", options: Object.keys(SENTENCES).map((text) => [text, text]) }),
+        menu(model, { name: "sentence", label: "sentence", options: Object.keys(SENTENCES).map((text) => [text, listed(text)]) }),
         menu(model, {
           name: "role", label: "score heads for",
           options: [["none", "nothing"], ...Object.keys(ROLES).map((role) => [role, role])],
@@ -272,11 +276,12 @@ export const figure = {
           "aria-selected": `${at === place()}`,
           "aria-label": `layer ${layer}, head ${head}${score === null ? "" : `: ${number(score)} on ${where(role)}`}`,
         });
-        cell.lastChild.textContent = score === null ? "" : number(score);
+        cell.lastChild.textContent = score === null ? "" : tight(score);
         Object.assign(cell.lastChild.style, score === null ? { background: "", color: "" } : shade(score));
       });
       const scored = found && found[0] !== null;
-      words.textContent = scored
+      if (!maps()) words.textContent = role === "none" ? "Load the maps to see all heads." : "Load the maps to score all heads.";
+      else words.textContent = scored
         ? "Highest:"
         : found
           ? "No token stands twice in this sentence."
@@ -298,7 +303,7 @@ export const figure = {
       );
       weights.list.forEach(([text, bar], to) => {
         text.data = map ? number(map[i][to]) : "–";
-        bar.style.width = map ? `${(5 * map[i][to]).toFixed(2)}rem` : "0";
+        bar.style.width = map ? `${(5 * Number(number(map[i][to]))).toFixed(2)}rem` : "0"; // none where 0.00 is written
       });
     });
   },

@@ -36,10 +36,11 @@ export function weightInWords(scores, seen, column) {
 
 const WORDS = ["The", "cat", "sat", "on", "the", "mat"];
 const FEATURES = ["animal", "place", "action", "little word"];
-const PAIR = ["1", "2"];
+const PAIR = ["0", "1"];
 const MOST = 99; // of a number that is typed in: what follows from it still fits into the tables
 const MATRICES = { query: "Query matrix", key: "Key matrix", value: "Value matrix" };
 const PLURAL = { query: "Queries Q", key: "Keys K", value: "Values V" };
+const NUMBERS = ["1", "2", "3", "4", "4b", "5", "6"]; // those of the chapter, where the mask comes later
 const TITLES = [
   "Inputs: six words, three matrices",
   "Project: each word times a matrix",
@@ -61,9 +62,9 @@ export function origin(state, found, { step, projection, row, column, entry }) {
   const alone =
     !mask[row].includes(true) && `${asking} may attend to nothing: all its weights are 0, and it receives zeros.`;
   return [
-    () => "A row is a word, a column a feature. Change any number: all that follows is calculated from it.",
+    () => `Change any number, to one between −${MOST} and ${MOST}: all that follows is calculated from it.`,
     () =>
-      `${asking}, ${projection}, number ${entry + 1}: ` +
+      `${asking}, ${projection}, entry ${entry}: ` +
       `${products(word, part(state[`${projection}_matrix`]))} = ${short(found[projection][row][entry])}.`,
     () =>
       `${asking} asks ${asked}, query ${vector(query[row])} times key ${vector(key[column])}: ` +
@@ -81,11 +82,11 @@ export function origin(state, found, { step, projection, row, column, entry }) {
         : `${asking} may not attend to ${asked}: a weight of 0. The others of the row share the 1.`),
     () =>
       alone ||
-      `${asking} receives, number ${entry + 1}: ${products(weights[row], part(value))} = ${short(found.output[row][entry])}.`,
+      `${asking} receives, entry ${entry}: ${products(weights[row], part(value))} = ${short(found.output[row][entry])}.`,
   ][step]();
 }
 
-/** Let one cell of a table be chosen, by pointer or arrow keys. `across` names the state that counts its columns. */
+/** Let one cell of a table be chosen, by pointer or arrow keys, Home and End. `across` names the state that counts its columns. */
 function pickable(model, { element, data }, across) {
   element.querySelector("table").setAttribute("role", "grid");
   const chosen = () => [model.get("row"), model.get(across)];
@@ -94,8 +95,10 @@ function pickable(model, { element, data }, across) {
     data[row][column].focus();
   };
   const move = (event) => {
-    const way = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] }[event.key];
-    if (!way) return;
+    const far = data[0].length;
+    const ways = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -far], End: [0, far] };
+    const way = ways[event.key];
+    if (!way || event.altKey || event.ctrlKey || event.metaKey) return; // those belong to the browser
     event.preventDefault();
     const [row, column] = chosen();
     choose(clamp(row + way[0], 0, data.length - 1), clamp(column + way[1], 0, data[0].length - 1));
@@ -139,17 +142,21 @@ export const figure = {
         ["tokens", "", "Words X", WORDS, FEATURES],
         ...Object.entries(MATRICES).map(([kind, caption]) => [`${kind}_matrix`, kind, caption, FEATURES, PAIR]),
       ].map(([name, kind, caption, rows, columns]) => {
-        const put = (row, column, value) =>
-          Math.abs(value) <= MOST &&
+        const put = (row, column, typed) => {
+          const value = clamp(typed, -MOST, MOST);
+          if (value !== typed) fields[row][column].value = value; // what is seen is what counts, at once
           model.set({
             [name]: model.get(name).map((line, i) => line.map((old, j) => (i === row && j === column ? value : old))),
           });
-        const { element, fill } = table(kind, caption, rows, columns, put);
+        };
+        const { element, fill, data } = table(kind, caption, rows, columns, put);
+        const fields = data.map((line) => line.map((cell) => cell.firstChild));
+        fields.flat().forEach((field) => set(field, { min: -MOST, max: MOST }));
         model.bind(() => fill(model.get(name)));
         return element;
       });
-      // A field that was left empty, or with too large a number, shows again what counts.
-      const back = h("div", { class: "mha-controls" }, button(model, "Set back", () => model.set(first)));
+      // A field that was left empty shows again what counts.
+      const back = h("div", { class: "mha-controls" }, button(model, "Reset", () => model.set(first)));
       const [words, ...matrices] = made;
       return h(
         "div",
@@ -188,7 +195,7 @@ export const figure = {
     const raw = square("Scores Q Kᵀ: rows ask columns");
     const [unscaled, scaled] = [square("Scores Q Kᵀ"), square("Scaled scores")];
     const [mask, masked] = [square("Mask: ✓ may attend, ✗ may not"), square("Masked scores")];
-    const [before, weights] = [square("Masked scores"), square("Weights: a row sums to 1")];
+    const [before, weights] = [square("Masked scores"), square("Weights: rows sum to 1 (to 0 if all is hidden)")];
     const [shares, value] = [square("Weights"), table("value", "Values V", WORDS, PAIR)];
     const output = table("", "Output", WORDS, PAIR);
     [raw, scaled, masked, weights].forEach((made) => pickable(model, made, "column"));
@@ -225,9 +232,9 @@ export const figure = {
       [masks(), row(mask, masked)],
       [masks(), row(before, weights)],
       [masks(), row(shares, value, output)],
-    ].map((parts, step) => h("div", {}, h("p", { class: "mha-title" }, `${step + 1}. ${TITLES[step]}`), ...parts));
+    ].map((parts, step) => h("div", {}, h("p", { class: "mha-title" }, `${NUMBERS[step]}. ${TITLES[step]}`), ...parts));
 
-    const change = h("details", {}, h("summary", {}, "Change the inputs or the matrices"));
+    const change = h("details", {}, h("summary", {}, `Change the inputs or the matrices (numbers between −${MOST} and ${MOST})`));
     set(change, {
       ontoggle: () => {
         if (!change.open || change.children.length > 1) return;
@@ -236,24 +243,24 @@ export const figure = {
       },
     });
     const later = h("div", { class: "mha-controls" }, change);
+    const way = steps(model, { name: "step", titles: TITLES });
+    way.querySelectorAll("[title]").forEach((dot, step) => {
+      dot.textContent = NUMBERS[step];
+      set(dot, { "aria-label": `Step ${NUMBERS[step]}: ${TITLES[step]}` });
+    });
+    const picked = () =>
+      Object.fromEntries(["step", "projection", "row", "column", "entry"].map((name) => [name, model.get(name)]));
+    const said = h("div", { class: "mha-self-attention-said" }, sentence(model, () => origin(state, found, picked())));
     root.append(
-      h("p", { class: "mha-title" }, "Self-attention in seven steps, with every number"),
+      h("p", { class: "mha-title" }, "Self-attention in six steps and a mask, with every number"),
       h(
         "p",
         { class: "mha-how" },
-        "Go forward and back. Choose a cell, by pointer or with Tab and the arrow keys, and read below where its number comes from.",
+        "Go forward and back. From step 2 on, choose a cell, by pointer or with Tab and the arrow keys, and read where its number comes from.",
       ),
-      steps(model, { name: "step", titles: TITLES }),
+      way,
+      said,
       h("div", { class: "mha-self-attention-stage" }, ...panels),
-      sentence(model, () =>
-        origin(state, found, {
-          step: model.get("step"),
-          projection: model.get("projection"),
-          row: model.get("row"),
-          column: model.get("column"),
-          entry: model.get("entry"),
-        }),
-      ),
       later,
     );
 
@@ -261,6 +268,7 @@ export const figure = {
       const [i, j, entry] = ["row", "column", "entry"].map((name) => model.get(name));
       panels.forEach((panel, step) => set(panel, { "data-now": step === model.get("step") }));
       later.style.visibility = model.get("step") ? "" : "hidden"; // the first step shows the same fields
+      if (!model.get("step")) change.open = false; // or they would keep their room
 
       const kind = model.get("projection");
       projected.matrix.name(kind, MATRICES[kind]);

@@ -37,7 +37,7 @@ class AttentionSteps(LiveFigure):
     """The six words of the running sentence in one head of self-attention, four features in and two numbers out.
 
     Set an attribute and the figure follows; change a number in it and the attribute has changed. Give a whole new matrix: a
-    change inside the old one is not noticed. `step` counts from 0; What is explained is `row`, the word that asks, with
+    change inside the old one is not noticed. `step` counts from 0, and 4 is the mask. What is explained is `row`, the word that asks, with
     `column`, the word that is asked, or with `entry`, one of the two numbers of a vector. `real` is True for a word and False for padding.
 
     >>> figure = AttentionSteps(step=4, causal=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traitlets
 
-from mha_course.figures.live.base import LiveFigure, Matrix, Vector
+from mha_course.figures.live.base import LiveFigure, Matrix, Number, Vector
 
 
 class SoftAddressing(LiveFigure):
@@ -18,14 +18,16 @@ class SoftAddressing(LiveFigure):
     >>> figure.query = [0.0]
     Traceback (most recent call last):
     ...
-    ValueError: query must be the point that is looked up, a list of 2 numbers, but it is [0.0]
+    ValueError: query must be the point that is looked up, a list of 2 numbers from -2 to 2, but it is [0.0]
     """
 
     name = "soft_addressing"
 
-    query = Vector([1.0, 0.75], "the point that is looked up").tag(sync=True)
-    key_vectors = Matrix([[1.5, 0.25], [-0.5, 1.5], [0.5, -1.5]], "the address of each entry").tag(sync=True)
-    value_vectors = Matrix([[-1.25, 1.0], [1.5, 0.75], [0.25, -1.5]], "the content of each entry").tag(sync=True)
-    temperature = traitlets.Float(1.0, min=0.01, max=100.0).tag(sync=True)
+    query = Vector([1.0, 0.75], "the point that is looked up", largest=2).tag(sync=True)
+    key_vectors = Matrix([[1.5, 0.25], [-0.5, 1.5], [0.5, -1.5]], "the address of each entry", largest=2).tag(sync=True)
+    value_vectors = Matrix([[-1.25, 1.0], [1.5, 0.75], [0.25, -1.5]], "the content of each entry", largest=2).tag(
+        sync=True
+    )
+    temperature = Number(1.0, min=0.01, max=100.0).tag(sync=True)
     similarity = traitlets.Enum(["dot", "scaled_dot", "cosine", "gaussian_kernel"], "dot").tag(sync=True)
     hard = traitlets.Bool(default_value=False).tag(sync=True)

@@ -4,6 +4,7 @@ import { normal, softmax, sum } from "./maths.mjs";
 
 const SENTENCES = 16; // each with as many queries as keys
 const KEYS = 8;
+const QUERIES = SENTENCES * KEYS;
 const POWERS = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10];
 const WIDTHS = POWERS.map((power) => 2 ** power);
 
@@ -47,7 +48,7 @@ export function median(numbers) {
   return (sorted[(sorted.length - 1) >> 1] + sorted[sorted.length >> 1]) / 2;
 }
 
-/** Standard deviation of all scores, and of the middle query the largest weight and the gradient. */
+/** Standard deviation of all scores, and the median over the queries of the largest weight and of the gradient. */
 export function measure(scores) {
   const all = scores.flat();
   const mean = sum(all) / all.length;
@@ -58,6 +59,8 @@ export function measure(scores) {
     gradient: median(weights.map(slopes)),
   };
 }
+
+const small = (gradient) => (gradient < 0.0001 ? "< 0.0001" : number(gradient, 4));
 
 const FURTHEST = 20; // the histogram's last bars hold all that lies beyond
 const COLOURS = { plain: "var(--second)", scaled: "var(--first)" };
@@ -107,7 +110,7 @@ export const figure = {
 
     const curve = axes({
       width: 270, height: 250, x: [0, POWERS.at(-1)], y: [0, 0.5], xTicks: [], xLabel: "width", yLabel: "gradient",
-      description: "Gradient of the middle query against the width; the table has it for the width that is set",
+      description: "Gradient, the median of all queries, against the width; the table has it for the width that is set",
     });
     const marker = h("line", { y1: curve.py(0), y2: curve.py(0.5), stroke: "var(--ink)", "stroke-width": 1.5 });
     const series = ["plain", "scaled"].map((which) => ({
@@ -122,15 +125,16 @@ export const figure = {
     curve.plot.append(below, marker, ...series.flatMap(({ path, marks }) => [path, ...marks]));
 
     const one = grid({
-      caption: "One query and eight keys",
+      caption: "One of them and its eight keys",
       rows: Array.from({ length: KEYS }, (_, i) => `key ${i}`),
       columns: ["score", "weight", "divided", "weight"],
     });
     const all = grid({
-      caption: `${SENTENCES * KEYS} queries`,
-      rows: ["standard deviation", "largest weight", "gradient"],
+      caption: `The middle one (median) of ${QUERIES} queries`,
+      rows: ["largest weight", "gradient", "standard deviation of all scores"],
       columns: ["not divided", "divided"],
     });
+    all.heads.forEach((head) => (head.style.minWidth = "4.8rem")); // as wide as "< 0.0001" needs, which comes and goes
     const legend = (...texts) =>
       h("p", { class: "mha-note" }, ...["plain", "scaled"].flatMap((which, i) => [
         h(
@@ -168,9 +172,9 @@ export const figure = {
         const width = WIDTHS[i];
         return (
           `At width ${width} the scores have a standard deviation of ${number(plain[i].deviation)} ` +
-          `(√${width} is ${number(Math.sqrt(width))}). The middle query gives ${number(plain[i].largest)} of its weight ` +
-          `to one key, and the middle gradient is ${number(plain[i].gradient, 4)}. Divided by ${by()}: ` +
-          `${number(scaled[i].deviation)}, ${number(scaled[i].largest)} and ${number(scaled[i].gradient, 4)}.`
+          `(√${width} is ${number(Math.sqrt(width))}). The middle one of the ${QUERIES} queries gives ` +
+          `${number(plain[i].largest)} of its weight to one key, and the middle gradient is ${small(plain[i].gradient)}. ` +
+          `Divided by ${by()}: ${number(scaled[i].deviation)}, ${number(scaled[i].largest)} and ${small(scaled[i].gradient)}.`
         );
       })),
     );
@@ -206,8 +210,8 @@ export const figure = {
       const rows = [before, softmax(before), after, softmax(after)];
       one.fill(before.map((_, key) => rows.map((row) => row[key])), (value, _, column) => (column % 2 ? shade(value) : {}));
       all.fill(
-        ["deviation", "largest", "gradient"].map((name) => [plain[i][name], scaled[i][name]]),
-        (value, row) => (row === 2 ? { text: number(value, 4) } : {}),
+        ["largest", "gradient", "deviation"].map((name) => [plain[i][name], scaled[i][name]]),
+        (value, row) => (row === 1 ? { text: small(value) } : {}),
       );
     });
   },

@@ -1,5 +1,5 @@
 // Chapter 8: the shipped translator writes German number words in the page, and its cross-attention is drawn.
-import { button, choice, clamp, grid, h, loader, menu, number, sentence, set, shade, slider } from "./kit.mjs";
+import { button, choice, clamp, grid, h, loader, menu, number, sentence, set, shade, slider, toggle } from "./kit.mjs";
 import { softmax, sum, transpose } from "./maths.mjs";
 import { beamSearch, decode, encode, network } from "./transformer_model.mjs";
 import { BEGIN, END, SOURCE, TARGET, german, understood } from "./transformer_words.mjs";
@@ -72,8 +72,8 @@ export function recorded(step) {
 /** Say how the translation ended. */
 export function verdict({ tokens, sum: chance }, value) {
   const words = tokens.filter((token) => token !== "<end>").join(" ");
-  const wrote = `“${words}”, with a probability of ${number(Math.exp(chance))}`;
-  if (value === null) return `It wrote ${wrote}. No number is said so by the rules, and nothing says what is right.`;
+  const wrote = `“${words}”, with a probability of ${number(Math.exp(chance), 3)}`;
+  if (value === null) return `It wrote ${wrote}. What you typed isn't a number by the model's rules, so this can't be checked.`;
   const right = [...german(value), "<end>"].join(" ");
   if (tokens.join(" ") === right) return `Right: it wrote ${wrote}.`;
   return `Wrong: it wrote ${wrote}, but by the rules it is “${german(value).join(" ")}”.`;
@@ -90,7 +90,8 @@ export const figure = {
     /** The words read, and the last step and what is shown at one, which are missing until there is a model. */
     const now = () => {
       const [text, beams, alpha, attention] = ["text", "beams", "alpha", "attention"].map((name) => model.get(name));
-      const { words, number: value } = understood(text);
+      const { words = [], number: value = null, trouble: refused } = understood(text);
+      if (refused) return { words, value, rows: 0, last: 0, refused }; // a linked widget may write what Python would refuse
       if (net) {
         const key = JSON.stringify([text, beams, alpha]);
         if (kept.key !== key) {
@@ -105,6 +106,8 @@ export const figure = {
       return known ? { words, value, rows: size, last: size, at: recorded } : { words, value, rows: 0, last: 0 };
     };
     const step = () => clamp(model.get("step"), 0, now().last);
+    // At the last stage as many as there may be, so that a longer search is followed to its end.
+    const go = (to) => model.set({ step: to < now().last ? to : LONGEST });
     const stuck = (end) => trouble !== "" || step() === end;
 
     const field = h("input", { type: "text", size: 24, autocomplete: "off", spellcheck: "false", onchange: take });
@@ -130,30 +133,31 @@ export const figure = {
       finish();
     };
 
-    const place = h("div", { style: "min-height: 2.2rem" });
+    const place = h("div", { class: "mha-transformer-load" });
+    const whole = button(model, "Translate", finish);
     place.append(
       loader(model, {
         label: "Load the model (0.5 MB)",
         pieces: [...Array(PIECES).keys()],
-        ready: (pieces) => {
+        ready: (pieces, held) => {
           net = network(new Uint8Array(pieces.flatMap((piece) => [...piece])));
           const size = sum(Object.values(net.weights).map((weights) => weights.length));
           const words = `The model is loaded: ${size.toLocaleString("en")} weights. All that is shown is computed here.`;
           place.append(h("p", { class: "mha-note" }, words));
           model.refresh();
-          if (document.activeElement === document.body) field.focus({ preventScroll: true }); // the button had it
+          if (held) whole.focus({ preventScroll: true });
         },
       }),
     );
 
-    const alignment = h("div", { class: "mha-transformer-map" });
+    const alignment = h("div", {});
     let table;
     let drawn;
     const candidates = grid({ caption: "", rows: Array(SHOWN).fill(""), columns: ["probability"], corner: "candidate" });
     const texts = grid({
-      caption: "The best texts (“…” goes on)",
+      caption: "The best texts",
       rows: Array.from({ length: ROOM.texts }, (_, i) => `${i + 1}`),
-      columns: ["log-probability", "÷ length^alpha", "text"],
+      columns: ["log-probability", "÷ length\u200b^alpha", "text"],
     });
     texts.element.classList.add("mha-transformer-texts");
     // Where they are wider than the page they scroll, by the keyboard too.
@@ -172,46 +176,52 @@ export const figure = {
         "form",
         { class: "mha-controls", onsubmit: submit },
         h("label", { class: "mha-menu" }, h("span", {}, "number"), field),
-        button(model, "Translate", finish),
-        h(
-          "div",
-          { class: "mha-steps", role: "group", "aria-label": "Token by token" },
-          button(model, "To the start", () => model.set({ step: 0 }), () => stuck(0)),
-          button(model, "Back", () => model.set({ step: step() - 1 }), () => stuck(0)),
-          button(model, "Next token", () => model.set({ step: step() + 1 }), () => stuck(now().last)),
-        ),
+        whole,
       ),
-      h("div", { class: "mha-transformer-say" }, sentence(model, () => trouble || said(now(), step()))),
-      h(
-        "div",
-        { class: "mha-controls" },
-        menu(model, {
-          name: "attention",
-          label: "cross-attention of",
-          options: [
-            ["L1", "the last layer, mean of 4 heads"],
-            ["L0", "the first layer, mean of 4 heads"],
-            ...[1, 0].flatMap((layer) => [0, 1, 2, 3].map((head) => [`L${layer}H${head}`, `head L${layer}H${head}`])),
-          ],
-        }),
-      ),
-      h("p", { class: "mha-note" }, "A row for each token that is chosen (query), a column for each word that is read (key)."),
+      h("div", { class: "mha-transformer-say" }, sentence(model, () => trouble || now().refused || said(now(), step(), model.get("guess")))),
       h(
         "div",
         { class: "mha-row" },
-        alignment,
         h(
           "div",
           { class: "mha-transformer-side" },
+          h(
+            "div",
+            { class: "mha-steps", role: "group", "aria-label": "Token by token" },
+            button(model, "To the start", () => go(0), () => stuck(0)),
+            button(model, "Back", () => go(step() - 1), () => stuck(0)),
+            button(model, "Next token", () => go(step() + 1), () => stuck(now().last)),
+          ),
+          h("div", { class: "mha-controls" }, toggle(model, { name: "guess", label: "let me guess first" })),
           candidates.element,
+        ),
+        h(
+          "div",
+          { class: "mha-transformer-map" },
           h(
             "div",
             { class: "mha-controls" },
-            choice(model, { name: "beams", label: "beams:", options: [[1, "1 (greedy)"], [2, "2"], [3, "3"], [4, "4"]] }),
-            h("div", { style: "min-height: 1.75rem" }, penalty),
+            menu(model, {
+              name: "attention",
+              label: "cross-attention of",
+              options: [
+                ["L1", "the last layer, mean of 4 heads"],
+                ["L0", "the first layer, mean of 4 heads"],
+                ...[1, 0].flatMap((layer) => [0, 1, 2, 3].map((head) => [`L${layer}H${head}`, `head L${layer}H${head}`])),
+              ],
+            }),
           ),
+          h("p", { class: "mha-note" }, "A row for each token that is chosen (query), a column for each word that is read (key)."),
+          alignment,
         ),
       ),
+      h(
+        "div",
+        { class: "mha-controls mha-transformer-beams" },
+        choice(model, { name: "beams", label: "beams:", options: [[1, "1 (greedy)"], [2, "2"], [3, "3"], [4, "4"]] }),
+        h("div", { style: "min-height: 1.75rem" }, penalty),
+      ),
+      h("p", { class: "mha-note" }, "“…” goes on. With more beams than one, texts that have ended stay in the list."),
       texts.element,
     );
 
@@ -219,6 +229,7 @@ export const figure = {
     model.bind(() => {
       const { words, rows: needed, at } = now();
       const shown = at?.(step());
+      const secret = hidden(shown, model.get("guess"));
       const rows = Math.max(ROOM.rows, needed);
       if (drawn !== `${words} ${rows}`) {
         drawn = `${words} ${rows}`;
@@ -226,40 +237,50 @@ export const figure = {
         alignment.replaceChildren(table.element);
       }
       const written = shown?.texts[0].tokens ?? [];
-      const map = shown?.map ?? [];
+      const map = (shown?.map ?? []).map((row, i, all) => (secret && i === all.length - 1 ? row.map(() => "") : row));
       table.labels.forEach((label, i) => {
         label.textContent = written[i] ?? "next: ?";
         seen(label, i < map.length);
       });
-      table.fill(map, shade);
+      table.fill(map, (weight) => (weight === "" ? {} : { ...shade(weight), text: number(weight).replace(/^0/, "") }));
       candidates.element.querySelector("caption").textContent = shown ? `Candidates for token ${map.length}` : "Candidates";
       candidates.labels.forEach((label, i) => {
-        label.textContent = shown?.candidates[i][0] ?? "";
+        label.textContent = (secret ? null : shown)?.candidates[i][0] ?? "";
       });
-      candidates.fill(shown?.candidates.map(([, chance]) => [chance]) ?? Array(SHOWN).fill([""]), (value) =>
-        shown ? { text: number(value, 3), ...shade(value) } : {},
+      const chances = secret || !shown ? Array(SHOWN).fill([""]) : shown.candidates.map(([, chance]) => [chance]);
+      candidates.fill(chances, (value) =>
+        value !== "" ? { text: number(value, 3), ...shade(value) } : {},
       );
+      const [beams, alpha] = [model.get("beams"), model.get("alpha")];
+      const how = beams === 1 ? "1 beam" : `${beams} beams, alpha ${number(alpha, 1)}`;
+      texts.element.querySelector("caption").textContent = `The best texts: ${how}`;
       const listed = shown?.texts.slice(0, ROOM.texts) ?? [];
       texts.labels.forEach((label, i) => seen(label, i < listed.length));
       texts.fill(
         listed.map(({ tokens, sum, rank, going }) => [sum, rank, `${tokens.join(" ")}${going ? " …" : ""}`]),
         (value) => (typeof value === "number" ? { text: number(value, 3) } : {}),
       );
-      penalty.style.display = model.get("beams") === 1 ? "none" : "";
+      penalty.style.display = beams === 1 ? "none" : "";
     });
   },
 };
 
+/** Whether what comes next is held back: until it is written, if the reader wants to guess. */
+const hidden = (shown, guess) => guess && Boolean(shown?.texts[0].going);
+
 /** Say in words what is shown. */
-function said({ words, value, last, at }, step) {
+function said({ words, value, last, at }, step, guess) {
   if (!at) return `Load the model to see what it makes of “${words.join(" ")}”.`;
-  const { texts: [best], map, candidates: [[candidate, chance]] } = at(step);
+  const shown = at(step);
+  const { texts: [best], map, candidates: [[candidate, chance]] } = shown;
   if (step === last) return verdict(best, value);
   if (!best.going) return `“${best.tokens.join(" ")}” has ended; another text that is followed may still come out better.`;
+  const written = `${["Nothing is", "1 token is"][step] ?? `${step} tokens are`} written.`;
+  if (hidden(shown, guess)) return `${written} Which token comes next, and which word does it look at most? “Next token” shows it.`;
   const weights = map.at(-1);
   const place = weights.indexOf(Math.max(...weights));
   return (
-    `${["Nothing is", "1 token is"][step] ?? `${step} tokens are`} written. For the next it looks most at ` +
-    `“${words[place]}”, with a weight of ${number(weights[place])}, and finds “${candidate}” best, with a probability of ${number(chance)}.`
+    `${written} For the next it looks most at ` +
+    `“${words[place]}”, with a weight of ${number(weights[place])}, and finds “${candidate}” best, with a probability of ${number(chance, 3)}.`
   );
 }

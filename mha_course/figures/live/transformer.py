@@ -7,7 +7,7 @@ from typing import Any
 
 import traitlets
 
-from mha_course.figures.live.base import LiveFigure
+from mha_course.figures.live.base import LiveFigure, Number
 from mha_course.tasks.translation import Vocabulary
 from mha_course.tasks.translator import MAX_LENGTH
 
@@ -29,6 +29,10 @@ class Said(traitlets.Unicode[str, str]):
             if int(typed.replace(" ", "")) > LARGEST:
                 raise ValueError(f"{self.name} must be at most {LARGEST:,}, but it is {value!r}; leave digits out")
             return str(value).strip()
+        if re.fullmatch(r"[^a-z]*[0-9][^a-z]*", typed):
+            raise ValueError(
+                f"{self.name} must be a whole number without dots or signs, but it is {value!r}; write 342"
+            )
         words = re.split(r" |\b-\b", typed)
         strange = [word for word in words if word not in Vocabulary("en").tokens[3:]]
         if strange:
@@ -47,7 +51,8 @@ class NumberTranslator(LiveFigure):
     """The translator that comes with the course, which writes the German for a number, with the real weights.
 
     One beam is greedy decoding, and `alpha` plays no part there. `step` says how many tokens are written; more than there are
-    means all. `attention` is what is drawn: a layer's mean ("L1") or a single head ("L1H2").
+    means all. `attention` is what is drawn: a layer's mean ("L1") or a single head ("L1H2"). With `guess` the figure holds back what
+    comes next until it is written.
 
     >>> figure = NumberTranslator(text="1,234,567", beams=4)
     >>> figure.text = "forty two"
@@ -62,5 +67,6 @@ class NumberTranslator(LiveFigure):
     text = Said("342,087").tag(sync=True)
     step = traitlets.Int(LONGEST, min=0, max=LONGEST).tag(sync=True)
     beams = traitlets.Int(1, min=1, max=4).tag(sync=True)
-    alpha = traitlets.Float(0.0, min=0.0, max=1.0).tag(sync=True)
+    alpha = Number(0.0, min=0.0, max=1.0).tag(sync=True)
     attention = traitlets.Enum(MAPS, "L1").tag(sync=True)
+    guess = traitlets.Bool(default_value=False).tag(sync=True)

@@ -82,6 +82,9 @@ export function understood(text) {
     if (number > LARGEST) return trouble(`Numbers go up to 999,999,999 here, but ${text.trim()} is larger: leave digits out.`);
     return { words: english(number), number };
   }
+  if (/^[^a-z]*\d[^a-z]*$/.test(typed)) {
+    return trouble(`Numbers must be whole, without dots or signs, but this is “${text.trim()}”: type digits alone, such as 472.`);
+  }
   const words = typed.split(/ |\b-\b/);
   const strange = words.find((word) => word.startsWith("<") || !SOURCE.ids.has(word));
   if (strange !== undefined) {
