@@ -7,7 +7,6 @@ import re
 from functools import partial
 from pathlib import Path
 
-import jaxtyping
 import nbformat
 import pytest
 import torch
@@ -45,14 +44,6 @@ every_misconception = pytest.mark.parametrize(
         for known in exercise.misconceptions
     ],
 )
-
-
-@pytest.fixture
-def learners_process():
-    """Nothing checks shapes where a learner's code runs, so wrong answers have to be recognised without it."""
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", False)
 
 
 def verdict_on(exercise: Exercise, answer, seed: int = 0) -> Verdict:
@@ -137,7 +128,6 @@ def test_an_answer_without_work_gets_nothing(exercise, lazy):
     assert (verdict.verdict, verdict.points) == ("failed", 0), verdict.message
 
 
-@pytest.mark.usefixtures("learners_process")
 @every_misconception
 def test_a_misconception_is_rejected_and_recognised_as_itself(exercise: Exercise, known: Misconception):
     for seed in range(SEEDS):
