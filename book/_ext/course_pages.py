@@ -22,14 +22,19 @@ ICON_SCRIPT = re.compile(r"<script [^>]*fontawesome\.js[^>]*></script>")
 SHOW_SOLUTION, HIDE_SOLUTION = "Show the solution", "Hide the solution"
 
 
-@cache
-def stubs() -> ModuleType:
-    """Load mha_course.exercises.stubs alone: its package needs PyTorch, which is not installed to build the book."""
-    spec = importlib.util.spec_from_file_location("stubs", HERE.parents[1] / "mha_course" / "exercises" / "stubs.py")
+def load_alone(path: Path) -> ModuleType:
+    """Load one file of the package by itself: the package needs PyTorch, which is not installed to build the book."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@cache
+def stubs() -> ModuleType:
+    """Load mha_course.exercises.stubs, which tells stub from solution."""
+    return load_alone(HERE.parents[1] / "mha_course" / "exercises" / "stubs.py")
 
 
 def fold_solutions(app: Sphinx, docname: str, content: list[str]) -> None:
@@ -78,8 +83,9 @@ def drop_icon_script(app: Sphinx, exception: Exception | None) -> None:
     """Take the theme's script of icons (1.5 MB) out of every page; course.css draws those in use."""
     if exception is None and app.builder.format == "html":
         for page in Path(app.outdir).rglob("*.html"):
-            text = page.read_text("utf-8")
-            page.write_text(ICON_SCRIPT.sub("", text), "utf-8")
+            text, found = ICON_SCRIPT.subn("", page.read_text("utf-8"))
+            if found:  # a page that was not written anew is without it
+                page.write_text(text, "utf-8")
 
 
 def add_static_files(app: Sphinx, config: Config) -> None:

@@ -5,9 +5,7 @@ The modules lie in mha_course/figures/live; they are joined while the book is bu
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +14,8 @@ from typing import Any
 from docutils import nodes
 from sphinx.application import Sphinx
 
+from course_pages import load_alone
+
 BUNDLE = Path(__file__).parents[2] / "mha_course" / "figures" / "live" / "bundle.py"
 FOLDER = "live"  # in _static
 ELEMENT = re.compile(r"<mha-([a-z-]+) ")
@@ -23,13 +23,8 @@ ELEMENT = re.compile(r"<mha-([a-z-]+) ")
 
 @cache
 def bundle() -> ModuleType:
-    """Load bundle.py alone: its package needs PyTorch, which is not installed to build the book."""
-    spec = importlib.util.spec_from_file_location("bundle", BUNDLE)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["bundle"] = module
-    spec.loader.exec_module(module)
-    return module
+    """Load bundle.py, which joins a figure's modules."""
+    return load_alone(BUNDLE)
 
 
 def write_scripts(app: Sphinx) -> None:

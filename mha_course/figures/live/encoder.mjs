@@ -1,6 +1,7 @@
 // Chapter 7: one encoder layer, box by box, in both orders of its norms; and what becomes of size and gradient in a stack.
-import { axes, balance, button, choice, grid, h, line, number, sentence, set, slider, toggle } from "./kit.mjs";
+import { axes, balance, button, choice, grid, h, line, number, sentence, set, slider, toggle, vector } from "./kit.mjs";
 import { dot, norm, softmax, sum, transpose, uniform } from "./maths.mjs";
+import { FEATURES, WORDS } from "./running_example.mjs";
 
 // ---- parts: each gives its `output`, and `back`, which leads a gradient from its end to its beginning ----------------
 
@@ -185,8 +186,6 @@ export function smallLayer() {
 
 // ---- drawing --------------------------------------------------------------------------------------------------------
 
-const WORDS = ["The", "cat", "sat", "on", "the", "mat"];
-const FEATURES = ["animal", "place", "action", "little word"];
 const SAT = 2;
 const NAMES = {
   input: "x", attention: "attention", add_1: "+", norm_1: "norm 1", feed_forward: "feed-forward", add_2: "+", norm_2: "norm 2",
@@ -210,7 +209,6 @@ const FLOW = {
 };
 const WIDTHS = { input: 40, add_1: 32, add_2: 32, norm_1: 72, norm_2: 72, attention: 108, feed_forward: 108 };
 
-const vector = (row) => `(${row.map((x) => number(x)).join(", ")})`;
 
 /** What happens to the word "sat" at a place, in words and numbers. */
 export function account(place, { places, weights, hidden }, { order, residual, norms }) {

@@ -32,6 +32,9 @@ export function number(value, decimals = 2) {
   return value < 0 && Number(text) !== 0 ? `−${text}` : text;
 }
 
+/** Write a vector, "(1.00, −0.50)"; `write` writes each of its numbers. */
+export const vector = (numbers, write = (x) => number(x)) => `(${numbers.map(write).join(", ")})`;
+
 /** Put a number between two limits. */
 export const clamp = (value, low, high) => Math.min(high, Math.max(low, value));
 

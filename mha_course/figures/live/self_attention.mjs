@@ -1,6 +1,7 @@
 // Chapter 3: self-attention of one sentence, step by step, with every number.
-import { balance, button, choice, clamp, grid, h, number, sentence, set, shade, steps, toggle } from "./kit.mjs";
+import { balance, button, choice, clamp, grid, h, number, sentence, set, shade, steps, toggle, vector } from "./kit.mjs";
 import { matmul, mix, softmax, sum, transpose } from "./maths.mjs";
+import { FEATURES, WORDS } from "./running_example.mjs";
 
 /** Who may attend to whom: true where the key is a real word and, under a causal mask, not later than the query. */
 export const mayAttend = (real, causal) => real.map((_, i) => real.map((isReal, j) => isReal && (!causal || j <= i)));
@@ -18,7 +19,6 @@ export function attend({ tokens, query_matrix, key_matrix, value_matrix, real, c
 const short = (value) => number(value, 3).replace(/\.?0+$/, "");
 const factor = (value) => (short(value).startsWith("−") ? `(${short(value)})` : short(value));
 const products = (a, b) => a.map((x, i) => `${factor(x)} · ${factor(b[i])}`).join(" + ");
-const vector = (numbers) => `(${numbers.map(short).join(", ")})`;
 
 /** Write out where the weight in one place of a row of scores comes from. */
 export function weightInWords(scores, seen, column) {
@@ -34,8 +34,6 @@ export function weightInWords(scores, seen, column) {
   );
 }
 
-const WORDS = ["The", "cat", "sat", "on", "the", "mat"];
-const FEATURES = ["animal", "place", "action", "little word"];
 const PAIR = ["0", "1"];
 const MOST = 99; // of a number that is typed in: what follows from it still fits into the tables
 const MATRICES = { query: "Query matrix", key: "Key matrix", value: "Value matrix" };
@@ -67,7 +65,7 @@ export function origin(state, found, { step, projection, row, column, entry }) {
       `${asking}, ${projection}, entry ${entry}: ` +
       `${products(word, part(state[`${projection}_matrix`]))} = ${short(found[projection][row][entry])}.`,
     () =>
-      `${asking} asks ${asked}, query ${vector(query[row])} times key ${vector(key[column])}: ` +
+      `${asking} asks ${asked}, query ${vector(query[row], short)} times key ${vector(key[column], short)}: ` +
       `${products(query[row], key[column])} = ${short(found.products[row][column])}.`,
     () => `${asking} asks ${asked}: ${short(found.products[row][column])} / √${key[0].length} = ${short(found.scores[row][column])}.`,
     () =>

@@ -1,5 +1,5 @@
 // Chapter 2: a query, keys and values in the plane; weights and the mixed value follow.
-import { axes, choice, grid, h, line, number, point, sentence, set, shade, slider, toggle } from "./kit.mjs";
+import { axes, choice, grid, h, line, number, point, sentence, set, shade, slider, toggle, vector } from "./kit.mjs";
 import { dot, mix, norm, softmax, spread } from "./maths.mjs";
 
 export const SIMILARITIES = {
@@ -44,7 +44,7 @@ export const figure = {
     const answer = h("path", { d: "M-9 0H9M0-9V9", stroke: "var(--ink)", "stroke-width": 3 });
     const rowOf = (name, row) => ({
       get: () => model.get(name)[row],
-      put: (vector) => model.set({ [name]: model.get(name).map((old, i) => (i === row ? vector : old)) }),
+      put: (moved) => model.set({ [name]: model.get(name).map((old, i) => (i === row ? moved : old)) }),
     });
     addresses.plot.append(
       ...rays,
@@ -95,7 +95,7 @@ export const figure = {
         const who = best.length > 1 ? `${best.join(" and ")} answer alike` : `${best[0]} answers most`;
         return (
           `${how} by ${SIMILARITY_NAMES[model.get("similarity")]}: ${who}, with a weight of ${number(most)}. ` +
-          `The answer is (${answer.map((x) => number(x)).join(", ")})` +
+          `The answer is ${vector(answer)}` +
           (model.get("hard") ? "." : `, as if ${number(spread(weights), 1)} of 3 entries answered equally.`)
         );
       }),
@@ -110,9 +110,8 @@ export const figure = {
         set(pulls[i], { d: between(contents, values[i], mixed), "stroke-width": 0.5 + 6 * weight });
       });
       set(answer, { transform: `translate(${contents.px(mixed[0]).toFixed(1)} ${contents.py(mixed[1]).toFixed(1)})` });
-      const pair = (vector) => `(${vector.map((x) => number(x)).join(", ")})`;
       table.fill(
-        [...WORDS.map((_, i) => [scores[i], weights[i], pair(values[i])]), ["", weights.reduce((a, b) => a + b), pair(mixed)]],
+        [...WORDS.map((_, i) => [scores[i], weights[i], vector(values[i])]), ["", weights.reduce((a, b) => a + b), vector(mixed)]],
         (value, row, column) => (column === 1 && row < WORDS.length ? shade(value) : {}),
       );
     });
