@@ -17,6 +17,7 @@ ALL_READY := $(VENV)/.ready-for-all
 BOOK_INDEX := _build/html/index.html
 
 # Numbers must not depend on the machine's cores: the notebooks are run with one thread everywhere, here and in the tests.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS)
 RUN_NOTEBOOKS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python tools/notebooks.py
 
 .PHONY: help book pdf test check lab notebooks mutants clean
@@ -80,9 +81,11 @@ check: $(ALL_READY)
 # Notebooks are run apart from the other tests: each has a kernel of its own, and their code is compared, not measured.
 test: check
 	@echo "==> tests of the package, the grader and the book, with coverage"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadscope --cov --cov-report term
+	@$(PYTEST) --dist loadscope --cov --cov-report term --ignore tests/exercises
+	@echo "==> the proof of every exercise and misconception, without coverage and shape checks, which would double its time"
+	@$(PYTEST) --dist loadgroup --jaxtyping-packages= tests/exercises
 	@echo "==> every notebook is run again and compared with its stored outputs"
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS) --dist loadscope --nbval --nbval-current-env \
+	@$(PYTEST) --dist loadscope --nbval --nbval-current-env \
 	  --nbval-cell-timeout 300 --nbval-sanitize-with tools/nbval.cfg book/*.ipynb
 	@echo "All tests passed: quick checks, package, grader, book and notebooks."
 

@@ -4,7 +4,7 @@ import ast
 import importlib
 import os
 import re
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import nbformat
@@ -225,6 +225,7 @@ def test_a_name_that_no_exercise_has_is_a_key_error():
         load("slit_heads")
 
 
+@cache
 def anchors(page: str) -> set[str]:
     """Return page#anchor for every heading of a page of the book, as the built page has them."""
     source = (BOOK / f"{page}.ipynb").read_text(encoding="utf-8")
