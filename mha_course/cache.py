@@ -5,6 +5,8 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor, cat
 
+KeysAndValues = tuple[Float[Tensor, "batch head key d_head"], Float[Tensor, "batch head key d_value"]]
+
 
 class KVCache:
     """The keys and values of one attention layer, split into heads.
@@ -36,13 +38,13 @@ class KVCache:
         self,
         keys: Float[Tensor, "batch head new d_head"],
         values: Float[Tensor, "batch head new d_value"],
-    ) -> tuple[Float[Tensor, "batch head key d_head"], Float[Tensor, "batch head key d_value"]]:
+    ) -> KeysAndValues:
         """Add the keys and values of new tokens behind the others; return all."""
         self.keys = keys if self.keys is None else cat([self.keys, keys], dim=-2)
         self.values = values if self.values is None else cat([self.values, values], dim=-2)
         return self.kept()
 
-    def kept(self) -> tuple[Float[Tensor, "batch head key d_head"], Float[Tensor, "batch head key d_value"]]:
+    def kept(self) -> KeysAndValues:
         """Return all that is kept, of which there must be some."""
         assert self.keys is not None and self.values is not None
         return self.keys, self.values
@@ -50,7 +52,8 @@ class KVCache:
     def reorder(self, rows: Int[Tensor, " new_batch"]) -> None:
         """Make row i what row `rows[i]` was: a beam that lives on in two takes its past along twice."""
         if self.keys is not None and self.values is not None:
-            self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
+            self.keys = self.keys.index_select(0, rows)
+            self.values = self.values.index_select(0, rows)
 
 
 class ModelCache:

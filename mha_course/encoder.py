@@ -36,9 +36,8 @@ def layer_norm(
     >>> layer_norm(torch.tensor([1.0, 3.0]), torch.ones(2), torch.zeros(2))
     tensor([-1.0000,  1.0000])
     """
-    exact = x.to(
-        torch.promote_types(x.dtype, torch.float32)
-    )  # in half precision a square soon passes the largest number
+    # In half precision the square of 300 is too large to be written.
+    exact = x.to(torch.promote_types(x.dtype, torch.float32))
     centred = exact - exact.mean(dim=-1, keepdim=True)
     variance = centred.square().mean(dim=-1, keepdim=True)
     return (centred / (variance + eps).sqrt()).to(x) * weight + bias

@@ -201,7 +201,10 @@ def evaluation(model: object) -> Iterator[None]:
 
 
 def greedy_decode(
-    model: Callable[[Int[Tensor, "batch source"], Int[Tensor, "batch target"]], Float[Tensor, "batch target vocab"]],
+    model: Callable[
+        [Int[Tensor, "batch source"], Int[Tensor, "batch target"]],
+        Float[Tensor, "batch target vocab"],
+    ],
     source: Int[Tensor, "batch source"],
     max_length: int,
     bos: int,

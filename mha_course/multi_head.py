@@ -64,7 +64,10 @@ def merge_heads(
     return rearrange(x, "batch head length d_head -> batch length (head d_head)")
 
 
-def share_groups(x: Float[Tensor, "batch group key d_head"], num_heads: int) -> Float[Tensor, "batch head key d_head"]:
+def share_groups(
+    x: Float[Tensor, "batch group key d_head"],
+    num_heads: int,
+) -> Float[Tensor, "batch head key d_head"]:
     """Repeat each group's keys or values for all heads that share it: head h reads group h // (heads / groups).
 
     Args:
@@ -110,8 +113,8 @@ def grouped_query_attention(
     >>> output.shape
     torch.Size([1, 4, 5, 3])
     """
-    heads = query.size(1)
-    return scaled_dot_product_attention(query, share_groups(key, heads), share_groups(value, heads), mask)
+    keys, values = (share_groups(x, query.size(1)) for x in (key, value))
+    return scaled_dot_product_attention(query, keys, values, mask)
 
 
 class MultiHeadAttention(nn.Module):
@@ -184,7 +187,8 @@ class MultiHeadAttention(nn.Module):
             ValueError: if the mask is not boolean or has three axes, or if there are more keys than values or fewer.
         """
         require_mask(mask)
-        return self.out_proj(merge_heads(self._fused(*self._project(query, key, value, cache), mask)))
+        queries, keys, values = self._project(query, key, value, cache)
+        return self.out_proj(merge_heads(self._fused(queries, keys, values, mask)))
 
     def with_weights(
         self,
@@ -202,7 +206,8 @@ class MultiHeadAttention(nn.Module):
 
     def _fused(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
         if keys.size(-2) != values.size(-2):  # the kernel would read beyond the shorter one
-            raise ValueError(f"{keys.size(-2)} keys and {values.size(-2)} values don't match; give each key one value")
+            given = f"{keys.size(-2)} keys and {values.size(-2)} values"
+            raise ValueError(f"{given} don't match; give each key one value")
         dropout = self.dropout.p if self.training else 0.0
         return F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, dropout_p=dropout)
 
@@ -287,7 +292,8 @@ def multi_head_attention_loop(
     require_mask(mask)
     if mask is not None and mask.dim() == 4 and mask.size(1) != 1:
         raise ValueError(
-            f"the loop takes one mask for all heads, but this one has {mask.size(1)}; use the layer itself for a mask a head"
+            f"the loop takes one mask for all heads, but this one has {mask.size(1)}; "
+            "use the layer itself for a mask a head"
         )
     d_head = query.size(-1) // attention.num_heads
     heads_per_group = attention.num_heads // attention.num_groups

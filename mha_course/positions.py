@@ -93,7 +93,9 @@ class TokenAndPositionEmbedding(nn.Module):
         self.position = nn.Embedding(max_length, d_model)
 
     def forward(
-        self, ids: Int[Tensor, "batch length"], positions: Int[Tensor, "#batch length"] | None = None
+        self,
+        ids: Int[Tensor, "batch length"],
+        positions: Int[Tensor, "#batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
         """Look tokens and positions up and add the two.
 
@@ -106,10 +108,12 @@ class TokenAndPositionEmbedding(nn.Module):
         """
         positions = _counted(ids) if positions is None else positions
         rows = self.position.num_embeddings
-        if positions.numel() and int(positions.max()) >= rows:
+        last = int(positions.max()) if positions.numel() else -1
+        if last >= rows:
             raise ValueError(
-                f"this table of learned positions has {rows} rows, but position {int(positions.max())} is asked for; "
-                f"cut the text to {rows} tokens, or use positions that are computed, such as sinusoidal ones"
+                f"this table of learned positions has {rows} rows, "
+                f"but position {last} is asked for; cut the text to {rows} tokens, "
+                "or use positions that are computed, such as sinusoidal ones"
             )
         return self.token(ids) + self.position(positions)
 
@@ -142,7 +146,9 @@ class SinusoidalTokenEmbedding(nn.Module):
         self.register_buffer("table", sinusoidal_positions(max_length, d_model), persistent=False)
 
     def forward(
-        self, ids: Int[Tensor, "batch length"], positions: Int[Tensor, "#batch length"] | None = None
+        self,
+        ids: Int[Tensor, "batch length"],
+        positions: Int[Tensor, "#batch length"] | None = None,
     ) -> Float[Tensor, "batch length d_model"]:
         """Look the tokens up and add their positions' patterns.
 
@@ -188,13 +194,17 @@ def apply_rope(
     """
     if x.size(-1) % 2:
         raise ValueError(
-            f"rotary positions turn features in pairs, but {x.size(-1)} features leave one over; use an even d_head"
+            "rotary positions turn features in pairs, "
+            f"but {x.size(-1)} features leave one over; "
+            f"use an even d_head, such as {x.size(-1) + 1}"
         )
     half = x.size(-1) // 2
-    positions = torch.arange(x.size(2), device=x.device)[None] if positions is None else positions
+    if positions is None:
+        positions = torch.arange(x.size(2), device=x.device)[None]
     # float64 as for the sinusoids, except where the device has none (Apple's GPUs).
     exact = torch.float32 if x.device.type == "mps" else torch.float64
-    frequency = torch.exp(-math.log(10000.0) * torch.arange(half, dtype=exact, device=x.device) / half)
+    pair = torch.arange(half, dtype=exact, device=x.device)
+    frequency = torch.exp(-math.log(10000.0) * pair / half)
     angle = positions[:, None, :, None].to(exact) * frequency
     cos, sin = angle.cos().to(x), angle.sin().to(x)
     first, second = x[..., :half], x[..., half:]
@@ -265,14 +275,14 @@ def alibi_bias(
     Source: Press et al. (2022), "Train Short, Test Long", section 3.
 
     >>> alibi_bias(1, 3)
-    tensor([[[-0.0000, -0.0039, -0.0078],
-             [-0.0039, -0.0000, -0.0039],
-             [-0.0078, -0.0039, -0.0000]]])
+    tensor([[[ 0.0000, -0.0039, -0.0078],
+             [-0.0039,  0.0000, -0.0039],
+             [-0.0078, -0.0039,  0.0000]]])
     """
     total = length if total is None else total
     places = torch.arange(total, device=device)
     distance = (places[total - length :, None] - places).abs()
-    return -alibi_slopes(num_heads, device)[:, None, None] * distance
+    return alibi_slopes(num_heads, device)[:, None, None] * -distance
 
 
 class AlibiAttention(MultiHeadAttention):

@@ -152,7 +152,10 @@ class RecurrentNetwork(nn.Module):
         self.from_token = nn.Linear(d_model, d_model)
         self.from_state = nn.Linear(d_model, d_model)
 
-    def forward(self, x: Float[Tensor, "batch length d_model"]) -> Float[Tensor, "batch length d_model"]:
+    def forward(
+        self,
+        x: Float[Tensor, "batch length d_model"],
+    ) -> Float[Tensor, "batch length d_model"]:
         """Return the state after each token, each of its features in [-1, 1]."""
         state, states = torch.zeros_like(x[:, 0]), []
         for token in self.from_token(x).unbind(dim=1):

@@ -94,8 +94,8 @@ def gaussian_kernel(
 
     Source: Nadaraya (1964), "On Estimating Regression"; Watson (1964), "Smooth Regression Analysis".
 
-    >>> gaussian_kernel(torch.zeros(1, 1), torch.tensor([[0.0], [2.0]]))
-    tensor([[-0., -2.]])
+    >>> gaussian_kernel(torch.zeros(1, 1), torch.tensor([[2.0], [4.0]]))
+    tensor([[-2., -8.]])
     """
     distance = query[..., :, None, :] - keys[..., None, :, :]
     return -distance.square().sum(dim=-1) / (2 * width**2)
@@ -165,10 +165,11 @@ def soft_lookup(
     """
     if not temperature > 0:
         raise ValueError(
-            f"the temperature must be above 0, but it is {temperature}; a very small one picks the best entry alone"
+            f"the temperature must be above 0, but it is {temperature}; in place of 0 use hard_lookup",
         )
     scores = similarity(query.unsqueeze(-2), keys)
-    # Down from 0: in half precision a large score over a small temperature would pass the largest number there is.
+    # Down from 0: in half precision a large score over a small temperature
+    # would pass the largest number there is.
     scores = scores - scores.amax(dim=-1, keepdim=True)
     return (softmax(scores / temperature, dim=-1) @ values).squeeze(-2)
 

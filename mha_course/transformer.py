@@ -155,9 +155,10 @@ class Transformer(nn.Module):
         new = target.size(1)
         total = new + (0 if cache is None else cache.length)
         places = torch.arange(total - new, total, device=target.device)[None]
-        mask = None if new == 1 else causal_mask(new, total, target.device)  # the last token may see all
-        hidden = self.decoder(self.dropout(self.target(target, places)), memory, mask, memory_mask, cache)
-        return self.output(hidden)
+        # A token that comes alone is the last one, and may see all.
+        mask = None if new == 1 else causal_mask(new, total, target.device)
+        embedded = self.dropout(self.target(target, places))
+        return self.output(self.decoder(embedded, memory, mask, memory_mask, cache))
 
     def new_cache(self) -> ModelCache:
         """Make an empty cache for one batch of texts."""

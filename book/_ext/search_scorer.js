@@ -4,15 +4,18 @@
 if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 
 var Scorer = {
-  // Sphinx leaves a word of the glossary, which it ranks first, with the page's title alone.
+  // A word of the glossary, whatever name it was found by, is one hit, with its meaning. It comes first if the name is what
+  // was typed; a name that only contains it comes after the titles of pages.
   score: (result) => {
-    const [page, title, anchor, , score] = result;
-    const { docnames, indexentries } = Search._index;
-    const found = Object.entries(indexentries).find(([, places]) =>
-      places.some(([file, id]) => docnames[file] === page && `#${id}` === anchor),
-    );
-    if (found && !title.includes(" > ")) result[1] = `${title} > ${new Option(found[0]).innerHTML}`;
-    return score;
+    const [page, , anchor, , score] = result;
+    const isItsAnchor = ([, anchors]) => page === "book/glossary" && anchors.includes(anchor.slice(1));
+    const entry = GLOSSARY.find(isItsAnchor); // glossary_search.py writes them
+    if (!entry) return score;
+    const [name, [first], meaning] = entry;
+    result[1] = `Glossary > ${name}`;
+    result[2] = `#${first}`;
+    result[3] = meaning;
+    return score < 100 ? score / 10 : score;
   },
 
   // Sphinx's own numbers.

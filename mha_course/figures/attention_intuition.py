@@ -1,4 +1,4 @@
-"""The drawings of chapter 1: a weighted average, attention over a picture, where it was looked at before, and a word in context."""
+"""The drawings of chapter 1: a weighted average, a glimpse, attention over a picture, its history, and a word in context."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mha_course.attention_intuition import PATCH, SIDE, STEP
-from mha_course.figures.blocks import DARK, PAPER
+from mha_course.figures.blocks import DARK, PAPER, arrow
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, WEIGHTS
 
 ENLARGED = 8  # a pixel of a picture becomes this many in each direction: browsers blur what they enlarge themselves
 # When, whose attention, and what was new; the sources stand in the chapter.
 HISTORY = (
     (1967, "people", "eyes follow\nthe question"),
-    (1980, "people", "a spotlight that\nbinds features"),
+    (1980, "people", "attention binds\nfeatures"),
     (1995, "pictures", "one part of a\ndigit after another"),
     (1998, "pictures", "maps of what\nstands out"),
     (2014, "pictures", "where to look\nis learned: hard"),
@@ -31,6 +31,7 @@ HISTORY = (
     (2017, "words", "the Transformer:\nattention alone"),
 )
 FULL = 0.62  # how far along the scale a weight of 1 is drawn: ink has to be seen on it
+HALF_PANEL = (158.0, 74.0)  # half the width and height of a panel of `draw_meanings`, in points
 
 
 def draw_mixture(
@@ -51,7 +52,7 @@ def draw_mixture(
     """
     mixture = weights @ values
     rows, width = len(labels), len(features)
-    _, ax = plt.subplots(figsize=(5.2, 1.5 + 0.36 * rows))
+    _, ax = plt.subplots(figsize=(4.8, 1.5 + 0.36 * rows))
     for row, (label, weight, vector) in enumerate(zip(labels, weights.tolist(), values, strict=True)):
         ax.text(-2.5, row + 0.5, label, ha="right", va="center")
         ax.add_patch(Rectangle((-2.3, row + 0.18), 1.5 * weight, 0.64, facecolor=WEIGHTS(0.6), edgecolor=INK))
@@ -61,8 +62,8 @@ def draw_mixture(
     ax.text(-0.25, rows + 1.1, name, ha="right", va="center", color=VALUE, weight="bold")
     ax.plot([-2.5, width], [rows + 0.3] * 2, color=INK, linewidth=0.8)
     for column, feature in enumerate(features):
-        ax.text(column + 0.5, -0.3, feature, ha="center", va="bottom", size=8)
-    ax.text(-2.3, -0.3, "weight", ha="left", va="bottom", size=8)
+        ax.text(column + 0.5, -0.3, feature.replace(" ", "\n"), ha="center", va="baseline", size=9, linespacing=1.0)
+    ax.text(-2.3, -0.3, "weight", ha="left", va="baseline", size=9)
     ax.set_xlim(-3.6, width)
     ax.set_ylim(rows + 1.7, -0.9)
     ax.axis("off")
@@ -75,6 +76,63 @@ def _cells(ax: Axes, row: float, vector: Tensor, largest: float) -> None:
         ax.text(column + 0.5, row + 0.5, f"{number:g}"[:4], ha="center", va="center", color="black", size=9)
 
 
+def draw_glimpse(
+    picture: Float[Tensor, "height width"],
+    patches: Float[Tensor, "place height size"],
+    weights: Float[Tensor, " place"],
+) -> None:
+    """Draw how a picture of a few pixels becomes a glimpse: each patch in a row of numbers, weighted and added up.
+
+    Args:
+        picture: ink from 0 to 1, as high as a patch.
+        patches: what stands at each place; the places lie side by side.
+        weights: of the places, with the sum 1.
+    """
+    (high, wide), size = picture.shape, patches.size(2)
+    square, row, end = wide + 1.6, wide + size + 3.4, wide + size + 3.4 + high * size  # where each column begins
+    step = high + 1.0
+    bottom, top = step * len(patches), (step * len(patches) - 1 - high) / 2
+    _, ax = plt.subplots(figsize=(4.8, 3.1))
+
+    def show(down: float, pixels: Tensor) -> float:
+        _pixels(ax, (square, down), pixels)
+        _pixels(ax, (row, down + high / 2 - 0.5), pixels.reshape(1, -1))
+        return down + high / 2
+
+    _pixels(ax, (0, top), picture)
+    for place, (patch, weight) in enumerate(zip(patches, weights.tolist(), strict=True)):
+        middle, name = show(step * place, patch), f"place {place}"
+        ax.add_patch(Rectangle((size * place, top), size, high, fill=False, edgecolor=QUERY, linewidth=2))
+        ax.text(size * (place + 0.5), top + high + 0.2, name, ha="center", va="top", size=9)
+        ax.text(square + size / 2, step * place + high + 0.1, name, ha="center", va="top", size=9)
+        arrow(ax, (square + size + 0.2, middle), (row - 0.2, middle))
+        ax.text(end + 0.3, middle, f"{weight:.2f}", va="center", size=9)
+    ax.plot([square, end + 2.0], [bottom] * 2, color=INK, linewidth=0.8)
+    middle = show(bottom + 0.4, (weights[:, None, None] * patches).sum(dim=0))
+    arrow(ax, (row - 0.2, middle), (square + size + 0.2, middle))
+    ax.text(square - 0.4, middle, "glimpse", ha="right", va="center", color=VALUE, weight="bold")
+    for title, x in (
+        ("picture", wide / 2),
+        ("patches", square + size / 2),
+        ("in a row", (row + end) / 2),
+        ("weights", end + 1.1),
+    ):
+        ax.text(x, -0.5, title, ha="center", va="bottom", size=9)
+    ax.set(xlim=(-0.2, end + 2.3), ylim=(bottom + high + 0.7, -1.4), aspect="equal")
+    ax.axis("off")
+
+
+def _pixels(ax: Axes, corner: tuple[float, float], ink: Tensor) -> None:
+    """Draw pixels with their numbers; the first one has its upper left corner at the given point."""
+    paper, dark = np.array(to_rgb(PAPER)), np.array(to_rgb(DARK))
+    for (row, column), number in np.ndenumerate(ink.detach().numpy()):
+        x, y = corner[0] + column, corner[1] + row
+        fill = (1 - number) * paper + number * dark
+        ax.add_patch(Rectangle((x, y), 1, 1, facecolor=fill, edgecolor=INK, linewidth=0.6))
+        written = PAPER if number > 0.5 else DARK
+        ax.text(x + 0.5, y + 0.5, f"{number:.2g}", ha="center", va="center", color=written, size=8.5)
+
+
 def draw_hiding(digit: Float[Tensor, "size size"], picture: Float[Tensor, "side side"], place: tuple[int, int]) -> None:
     """Draw a digit, the picture in which it is hidden, and the places at which a model may look.
 
@@ -83,7 +141,7 @@ def draw_hiding(digit: Float[Tensor, "size size"], picture: Float[Tensor, "side 
         picture: where.
         place: row and column of the digit's place.
     """
-    _, axes = plt.subplots(1, 3, figsize=(5.4, 2.3), width_ratios=(PATCH, SIDE, SIDE))
+    _, axes = plt.subplots(1, 3, figsize=(4.8, 2.1), width_ratios=(PATCH, SIDE, SIDE))
     _show(axes[0], digit)
     _show(axes[1], picture)
     _show(axes[2], picture)
@@ -109,8 +167,18 @@ def draw_attention(
         read: for each column, what was read from each glimpse.
     """
     count = len(pictures)
-    figure, axes = plt.subplots(
-        2 * count, len(looks), figsize=(5.4, 2.15 * count), height_ratios=[SIDE, 0.55 * SIDE] * count, squeeze=False
+    figure = plt.figure(figsize=(5.0, 2.1 * count))
+    # Laid out by hand: matplotlib's own layout differs in the last digit between runs, and the file with it.
+    figure.set_layout_engine("none")
+    label = 0.11 / count  # what a line of text takes of the figure's height
+    blocks = figure.add_gridspec(count, 1, left=0.01, right=0.99, bottom=label, top=1 - label, hspace=0.14)
+    axes = np.vstack(
+        [
+            blocks[row]
+            .subgridspec(2, len(looks), height_ratios=(SIDE, 0.55 * SIDE), hspace=0.06, wspace=0.1)
+            .subplots(squeeze=False)
+            for row in range(count)
+        ]
     )
     for column, (title, (seen, weights)) in enumerate(looks.items()):
         axes[0, column].set_title(title)
@@ -119,7 +187,6 @@ def draw_attention(
             below = axes[2 * row + 1, column]
             _show(below, seen[row])
             below.set_xlabel(read[title][row], labelpad=2)
-    figure.set_layout_engine("constrained", h_pad=0.02, w_pad=0.02)
 
 
 def coverage(weights: Float[Tensor, "picture row column"]) -> Float[Tensor, "picture side side"]:
@@ -141,7 +208,7 @@ def draw_progress(steps: Sequence[int], series: Mapping[str, Sequence[float]]) -
         steps: how many steps had been made at each point.
         series: a name for each line, and its values.
     """
-    _, ax = plt.subplots(figsize=(5.2, 3.0))
+    _, ax = plt.subplots(figsize=(4.8, 2.9))
     for (name, values), color, marker in zip(series.items(), (QUERY, KEY, VALUE), "osD", strict=False):
         ax.plot(steps, values, color=color, marker=marker, markersize=4, label=name)
     ax.set(xlabel="steps of training", ylim=(-0.02, 1.02))
@@ -155,13 +222,13 @@ def draw_shares(shares: Mapping[str, float], chance: float) -> None:
         shares: from 0 to 1, under the name of each bar.
         chance: what guessing gives.
     """
-    _, ax = plt.subplots(figsize=(5.2, 0.7 + 0.42 * len(shares)))
+    _, ax = plt.subplots(figsize=(4.8, 0.7 + 0.42 * len(shares)))
     for row, (name, share) in enumerate(shares.items()):
         ax.barh(row, share, height=0.66, color=HEADS[0], edgecolor=INK)
         ax.text(share + 0.015, row, f"{share:.2f}", va="center")
         ax.text(-0.02, row, name, ha="right", va="center")
     ax.axvline(chance, color=INK, linestyle=":")
-    ax.text(chance, -0.55, "guessing", ha="center", va="bottom", size=8)
+    ax.text(chance, -0.55, "guessing", ha="center", va="bottom", size=9)
     ax.set(xlim=(0, 1.1), ylim=(len(shares) - 0.5, -0.55), yticks=[])
     ax.spines["left"].set_visible(False)
     ax.set_xlabel("share of digits read rightly")
@@ -196,10 +263,10 @@ def draw_meanings(
     """
     high = 1.3 * max(float(points[:, 1].abs().max()) for points in stages.values())
     wide = 1.2 * max(float(points[:, 0].abs().max()) for points in stages.values())
-    _, axes = plt.subplots(len(stages), 1, figsize=(5.2, 2.6 * len(stages)), squeeze=False)
+    _, axes = plt.subplots(len(stages), 1, figsize=(4.8, 2.5 * len(stages)), squeeze=False)
     for ax, (title, points) in zip(axes[:, 0], stages.items(), strict=True):
         start = 0
-        spots = [(x / wide * 175, y / high * 75) for x, y in points.tolist()]  # about where they are drawn, in points
+        spots = [(x / wide * HALF_PANEL[0], y / high * HALF_PANEL[1]) for x, y in points.tolist()]  # about, in points
         taken = list(spots)
         for (meaning, labels), color, marker, size in zip(groups, (QUERY, KEY), "os", (11, 6), strict=True):
             part, own = points[start : start + len(labels)], spots[start : start + len(labels)]
@@ -217,12 +284,14 @@ def draw_meanings(
 
 
 def _freest_side(spot: tuple[float, float], label: str, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Choose where beside its spot a label is furthest from what else is drawn; all in points."""
+    """Choose where beside its spot a label is furthest from what else is drawn, and within the panel; all in points."""
     half = 2.5 * len(label)
     sides = [(0.0, 14.0), (0.0, -14.0), (half + 10, 0.0), (-half - 10, 0.0)]
 
     def room(side: tuple[float, float]) -> float:
         x, y = spot[0] + side[0], spot[1] + side[1]
+        if abs(x) + half > HALF_PANEL[0] - 6 or abs(y) > HALF_PANEL[1] - 10:  # it would touch the frame
+            return -1.0
         return min(math.hypot(max(abs(x - a) - half, 0), y - b) for a, b in taken if (a, b) != spot)
 
     return max(sides, key=room)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -38,15 +39,19 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
 
     Args:
         header: a title for each column.
-        rows: as many values each; Markdown in a text is rendered.
+        rows: as many values each; Markdown in a text is rendered, and a number below 0 gets the minus sign of formulas.
 
-    >>> print(table(["heads", "width"], [(12, 64)]).data)
-    | heads | width |
+    >>> print(table(["heads", "score"], [(12, -0.5)]).data)
+    | heads | score |
     | --- | --- |
-    | 12 | 64 |
+    | 12 | −0.5 |
     """
-    lines = [header, ["---"] * len(header), *rows]
-    return Markdown("\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines))
+    lines = [header, ["---"] * len(header), *([_with_minus(str(cell)) for cell in row] for row in rows)]
+    return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
+
+
+def _with_minus(cell: str) -> str:
+    return cell if "`" in cell else re.sub(r"(?<![\w=-])-(?=[\d.])", "−", cell)
 
 
 def _without_docstrings(source: str) -> str:

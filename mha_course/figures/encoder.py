@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -20,10 +21,11 @@ LINES = ((QUERY, "o", "-"), (KEY, "s", "--"), (VALUE, "D", "-."), (HEADS[2], "^"
 
 def draw_layers() -> None:
     """Draw an encoder layer with its norms on the residual path (post-norm) and beside it (pre-norm)."""
-    _, (post, pre) = plt.subplots(1, 2, figsize=(5.2, 5.2))
+    _, (post, pre) = plt.subplots(1, 2, figsize=(4.4, 5.6))
     for ax, title in ((post, "post-norm"), (pre, "pre-norm")):
         ax.set(xlim=(0, 5), ylim=(0, 13.4))
         ax.axis("off")
+        ax.set_aspect("equal")
         ax.set_title(title, weight="bold")
         ax.text(STREAM, 13.0, "x", ha="center", va="center", weight="bold")
         # The thick line is the way on which the input itself comes through.
@@ -50,10 +52,10 @@ def draw_norm_steps(row: Float[Tensor, " d_model"]) -> None:
         "minus the mean: mean 0": centred,
         f"divided by {deviation:g}: mean 0, variance 1": centred / deviation,
     }
-    _, axes = plt.subplots(3, 1, figsize=(4.6, 5.0), sharex=True, sharey=True)
+    _, axes = plt.subplots(3, 1, figsize=(4.4, 5.4), sharex=True, sharey=True, gridspec_kw={"hspace": 0.1})
     for ax, (title, numbers) in zip(axes, steps.items(), strict=True):
         bars = ax.bar(range(len(row)), numbers.tolist(), color=HEADS[0], edgecolor=INK, width=0.7)
-        ax.bar_label(bars, [f"{number:g}" for number in numbers.tolist()], padding=2, size=9)
+        ax.bar_label(bars, [f"{number:g}".replace("-", "−") for number in numbers.tolist()], padding=2, size=9)
         ax.axhline(0, color=INK, linewidth=0.8)
         ax.set_title(title)
         ax.margins(y=0.2)
@@ -73,7 +75,7 @@ def draw_normalised_over(lengths: Sequence[int], length: int, d_model: int) -> N
         d_model: features of a token.
     """
     tokens = length * len(lengths)
-    _, axes = plt.subplots(1, 2, figsize=(5.0, 0.9 + 0.3 * tokens))
+    _, axes = plt.subplots(1, 2, figsize=(4.4, 0.9 + 0.3 * tokens))
     for ax, title in ((axes[0], "layer norm"), (axes[1], "batch norm")):
         for row in range(tokens):
             padding = row % length >= lengths[row // length]
@@ -99,13 +101,13 @@ def draw_reach(moved: Mapping[str, Bool[Tensor, "output input"]], words: Sequenc
         moved: for each part of a layer, True where it does.
         words: the tokens.
     """
-    _, axes = plt.subplots(1, len(moved), figsize=(5.4, 2.5), sharey=True, squeeze=False)
+    _, axes = plt.subplots(1, len(moved), figsize=(4.9, 2.5), sharey=True, squeeze=False)
     for ax, (name, cells) in zip(axes.flat, moved.items(), strict=True):
         for row, of_output in enumerate(cells.tolist()):
             for column, moves in enumerate(of_output):
                 ax.add_patch(Rectangle((column, row), 1, 1, facecolor=PAPER, edgecolor=INK, linewidth=0.5))
                 if moves:
-                    ax.plot(column + 0.5, row + 0.5, marker="o", markersize=6, color=QUERY)
+                    ax.plot(column + 0.5, row + 0.5, marker="o", markersize=5, color=QUERY)
         ax.set(xlim=(0, len(words)), ylim=(len(words), 0), title=name, xlabel="changed input")
         ax.set_xticks([column + 0.5 for column in range(len(words))], words, rotation=90)
         ax.set_yticks([row + 0.5 for row in range(len(words))], words)
@@ -123,7 +125,6 @@ def draw_curves(
     *,
     xlog: bool = False,
     ylog: bool = False,
-    ax: Axes | None = None,
 ) -> None:
     """Draw measured values as lines that differ in colour, marker and stroke.
 
@@ -134,19 +135,28 @@ def draw_curves(
         ylabel: what was measured.
         xlog: whether equal steps along the horizontal axis are equal factors.
         ylog: the same for the vertical axis.
-        ax: where to draw; None makes a new figure.
     """
-    if ax is None:
-        _, ax = plt.subplots(figsize=(5.2, 3.3))
+    _, ax = plt.subplots(figsize=(4.6, 3.2))
     few = len(x) <= 10
-    for (name, values), (color, marker, stroke) in zip(series.items(), LINES, strict=False):
+    every = 1 if few else len(x) // 5
+    for place, ((name, values), (color, marker, stroke)) in enumerate(zip(series.items(), LINES, strict=False)):
+        size = 7 - place  # where lines lie on one another, the marks of the earlier ones look out from behind
         ax.plot(
-            x, values, color=color, marker=marker, markersize=5, markevery=1 if few else 5, linestyle=stroke, label=name
+            x,
+            values,
+            color=color,
+            marker=marker,
+            markersize=size,
+            markevery=every,
+            linestyle=stroke,
+            label=name,
         )
     if xlog:
         ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(_plain)
     if ylog:
         ax.set_yscale("log")
+        ax.yaxis.set_major_formatter(_plain)
     if few:
         ax.set_xticks(x, [f"{value:g}" for value in x])
         ax.xaxis.set_minor_formatter(NullFormatter())
@@ -155,7 +165,13 @@ def draw_curves(
         ax.set_ylim(bottom=0)  # so that heights can be compared
     if len(series) > 1:
         # Above the lines, where it hides none of them.
-        ax.legend(fontsize=8, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+        ax.legend(fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+
+
+def _plain(value: float, _: float) -> str:
+    """Write a power of ten as the text does."""
+    exponent = round(math.log10(value))
+    return f"{value:g}" if exponent > -3 else f"1e{exponent}"
 
 
 def _branch(ax: Axes, top: float, boxes: Mapping[float, str], bottom: float) -> None:

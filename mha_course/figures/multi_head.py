@@ -1,6 +1,8 @@
-"""The diagram of chapter 4: the flow of the layer."""
+"""The diagrams of chapter 4: the flow of the layer, and how heads share keys and values."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import matplotlib.pyplot as plt
 
@@ -10,11 +12,11 @@ from mha_course.figures.style import INK, KEY, QUERY, VALUE
 
 def draw_three_steps() -> None:
     """Draw multi-head attention as its three steps, from queries, keys and values at the top to the output below."""
-    _, ax = plt.subplots(figsize=(5.2, 5.6))
+    _, ax = plt.subplots(figsize=(4.4, 5.4))
     ax.set_xlim(0, 10)
     ax.set_ylim(0, 11.2)
     ax.axis("off")
-    for x, name, color in ((3.2, "query", QUERY), (5.6, "key", KEY), (8.0, "value", VALUE)):
+    for x, name, color in ((3.0, "query", QUERY), (5.6, "key", KEY), (8.2, "value", VALUE)):
         ax.text(x, 10.9, name, ha="center", color=color, weight="bold")
         arrow(ax, (x, 10.7), (x, 10.0))
         box(ax, (x, 9.6), 1.9, 0.8, f"{name[0]}_proj", color)
@@ -37,3 +39,27 @@ def draw_three_steps() -> None:
         ax.text(0.55, y - 0.5, name, ha="center", va="top", size=9)
     for y in (6.65, 4.35):
         ax.plot([0, 10], [y, y], color=INK, linewidth=0.6, linestyle=(0, (2, 4)))
+
+
+def draw_groups(num_heads: int, shared: Sequence[tuple[int, str]]) -> None:
+    """Draw, one below the other, which keys and values each head reads.
+
+    Args:
+        num_heads: number of heads, each with queries of its own.
+        shared: for each row, the number of groups and what stands above it; each number divides `num_heads`.
+    """
+    row = 3.1
+    _, ax = plt.subplots(figsize=(4.4, 1.6 * len(shared)))
+    ax.set_xlim(0, num_heads)
+    ax.set_ylim(-row * len(shared), 0)
+    ax.axis("off")
+    for number, (groups, title) in enumerate(shared):
+        top, width = -row * number, num_heads / groups
+        ax.text(0.1, top - 0.3, title, va="center")
+        for head in range(num_heads):
+            box(ax, (head + 0.5, top - 0.9), 0.76, 0.5, f"Q{head}", QUERY)
+            arrow(ax, (head + 0.5, top - 1.15), (head + 0.5, top - 1.6))
+        for group in range(groups):
+            middle = width * (group + 0.5)
+            box(ax, (middle, top - 1.85), width - 0.24, 0.5, f"K{group}", KEY)
+            box(ax, (middle, top - 2.43), width - 0.24, 0.5, f"V{group}", VALUE)

@@ -38,7 +38,7 @@ def draw_one_hot(
     """
     shapes = (one_hot, vectors, one_hot @ vectors)
     ratios = [part.size(1) for part in shapes]
-    _, axes = plt.subplots(1, 3, figsize=(5.6, 2.4), width_ratios=ratios)
+    _, axes = plt.subplots(1, 3, figsize=(4.6, 2.7), width_ratios=ratios)
     titles = ("one-hot rows", "times the table", "= vectors")
     for ax, part, title, rows in zip(axes, shapes, titles, (words, vocabulary, words), strict=True):
         ax.pcolormesh(part.numpy(), cmap=WEIGHTS, vmin=0, vmax=2, edgecolor=INK, linewidth=0.3)
@@ -52,26 +52,31 @@ def draw_one_hot(
         ax.set_title(title)
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
-    axes[0].set_xticks([column + 0.5 for column in range(len(vocabulary))], vocabulary, size=7)
+    axes[0].set_xticks([column + 0.5 for column in range(len(vocabulary))], vocabulary, size=8, rotation=90)
 
 
 def draw_positions(
     tables: Mapping[str, Float[Tensor, "row column"]], ylabel: str = "position", xlabel: str = "column"
 ) -> None:
-    """Draw tables of positions side by side, light for the lowest value of each and dark for the highest.
+    """Draw tables of positions side by side on one scale, light for the lowest value of all and dark for the highest.
 
     Args:
         tables: a panel for each, under its name.
         ylabel: what a row is.
         xlabel: what a column is.
     """
-    _, axes = plt.subplots(1, len(tables), figsize=(5.4, 3.1), squeeze=False, sharey=True)
+    lowest = min(values.min().item() for values in tables.values())
+    highest = max(values.max().item() for values in tables.values())
+    figure, axes = plt.subplots(1, len(tables), figsize=(4.6, 3.0), squeeze=False, sharey=True)
+    figure.set_layout_engine("constrained", w_pad=0.08)
     for ax, (name, values) in zip(axes.flat, tables.items(), strict=True):
-        image = ax.imshow(values.detach().numpy(), cmap=WEIGHTS, aspect="auto", interpolation="none")
+        image = ax.imshow(
+            values.detach().numpy(), cmap=WEIGHTS, vmin=lowest, vmax=highest, aspect="auto", interpolation="none"
+        )
         ax.set_title(name)
         ax.set_xlabel(xlabel)
         ax.spines[:].set_visible(False)
-        ax.figure.colorbar(image, ax=ax, fraction=0.05).outline.set_visible(False)
+    figure.colorbar(image, ax=axes, fraction=0.05, format="%g").outline.set_visible(False)
     axes[0, 0].set_ylabel(ylabel)
 
 
@@ -83,7 +88,8 @@ def draw_clocks(table: Float[Tensor, "position d_model"], positions: Sequence[in
         positions: which rows to draw.
     """
     pairs = table.size(1) // 2
-    _, axes = plt.subplots(pairs, len(positions), figsize=(5.4, 0.4 + 0.9 * pairs), squeeze=False)
+    figure, axes = plt.subplots(pairs, len(positions), figsize=(4.6, 0.7 + 0.75 * pairs), squeeze=False)
+    figure.suptitle("position", size=10)
     for pair in range(pairs):
         for ax, position in zip(axes[pair], positions, strict=True):
             sine, cosine = table[position, 2 * pair : 2 * pair + 2].tolist()
@@ -103,7 +109,7 @@ def draw_turned(pairs: Mapping[str, tuple[Float[Tensor, "2"], Float[Tensor, "2"]
     Args:
         pairs: the title of each panel, with its query (solid) and its key (dashed).
     """
-    _, axes = plt.subplots(1, len(pairs), figsize=(5.4, 2.2), squeeze=False)
+    _, axes = plt.subplots(1, len(pairs), figsize=(4.6, 2.0), squeeze=False)
     for ax, (title, (query, key)) in zip(axes.flat, pairs.items(), strict=True):
         ax.add_patch(Circle((0, 0), 1, fill=False, edgecolor=INK, linewidth=0.6))
         for vector, name, color, style in ((query, "q", QUERY, "-"), (key, "k", KEY, "--")):
@@ -111,9 +117,9 @@ def draw_turned(pairs: Mapping[str, tuple[Float[Tensor, "2"], Float[Tensor, "2"]
             arrow = {"arrowstyle": "-|>", "color": color, "linewidth": 2, "linestyle": style}
             ax.annotate("", xy=(x, y), xytext=(0, 0), arrowprops=arrow)
             ax.text(1.25 * x, 1.25 * y, name, color=color, ha="center", va="center", weight="bold")
-        ax.set(xlim=(-1.5, 1.5), ylim=(-1.5, 1.5), xticks=[], yticks=[])
+        ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), xticks=[], yticks=[])
         ax.set_aspect("equal")
-        ax.set_title(title, size=9)
+        ax.set_title(title.replace("-", "\N{MINUS SIGN}"), size=9)
         ax.spines[:].set_visible(False)
 
 
@@ -137,7 +143,7 @@ def draw_by_length(
         ax: where to draw; None makes a new figure.
     """
     if ax is None:
-        _, ax = plt.subplots(figsize=(5.2, 3.2))
+        _, ax = plt.subplots(figsize=(4.6, 3.2))
     for name, shares in accuracies.items():
         color, marker = SCHEMES[name]
         ax.plot(lengths, shares, color=color, marker=marker, markersize=5, label=name)

@@ -1,4 +1,4 @@
-"""The drawings of chapter 3: the six steps as matrices, a mixture in the plane, masks, and two ways from word to word."""
+"""The drawings of chapter 3: the six steps as matrices, maps and masks, a mixture in the plane, ways from word to word."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import matplotlib.pyplot as plt
 import torch
 from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from mha_course.figures.blocks import DARK, PAPER, arrow
+from mha_course.figures.heatmap import heatmap
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE
 
 MARKERS = "osD^v"
@@ -28,8 +30,8 @@ def draw_six_steps(length: int, d_model: int, d_head: int) -> None:
         d_head: width of queries, keys and values.
     """
     unit = 4 / d_model  # the tokens are four units wide
-    _, (top, bottom) = plt.subplots(2, 1, figsize=(5.2, 5.6), height_ratios=[4.8, 2.6])
-    for ax, height, title in ((top, 5.3, "steps 1 and 2"), (bottom, 2.9, "steps 3 to 6, drawn larger")):
+    _, (top, bottom) = plt.subplots(2, 1, figsize=(4.8, 4.7), height_ratios=[5.0, 2.6])
+    for ax, height, title in ((top, 5.1, "steps 1 and 2"), (bottom, 2.7, "steps 3 to 6, drawn larger")):
         ax.set(xlim=(-0.1, 7.4), ylim=(-height / 2 - 0.2, height / 2))
         ax.set_aspect("equal")
         ax.axis("off")
@@ -89,6 +91,19 @@ def draw_mixtures(
     ax.legend(loc="upper right")
 
 
+def draw_maps(maps: Mapping[str, tuple[Float[Tensor, "query key"], Sequence[str], Sequence[str]]]) -> None:
+    """Draw maps of weights below one another.
+
+    Args:
+        maps: weights in [0, 1], a label for each row and a label for each column, each under the map's name.
+    """
+    height = sum(0.5 * len(queries) + 1.1 for _, queries, _ in maps.values())
+    figure, axes = plt.subplots(len(maps), 1, figsize=(4.2, height), squeeze=False)
+    _part(figure)
+    for ax, (name, (weights, queries, keys)) in zip(axes.flat, maps.items(), strict=True):
+        heatmap(weights, queries, keys, title=name, ax=ax)
+
+
 def draw_masks(masks: Mapping[str, Bool[Tensor, "query key"]], words: Sequence[str]) -> None:
     """Draw masks side by side, two in a row: filled where a query may attend, hatched where it may not.
 
@@ -97,7 +112,8 @@ def draw_masks(masks: Mapping[str, Bool[Tensor, "query key"]], words: Sequence[s
         words: a name for each row and column.
     """
     rows = (len(masks) + 1) // 2
-    _, axes = plt.subplots(rows, 2, figsize=(5.2, 2.75 * rows), squeeze=False)
+    figure, axes = plt.subplots(rows, 2, figsize=(4.6, 2.6 * rows), squeeze=False)
+    _part(figure)
     for ax in axes.flat[len(masks) :]:
         ax.axis("off")
     for ax, (name, mask) in zip(axes.flat, masks.items(), strict=False):
@@ -107,9 +123,10 @@ def draw_masks(masks: Mapping[str, Bool[Tensor, "query key"]], words: Sequence[s
                 ax.add_patch(Rectangle((key, query), 1, 1, facecolor=face, hatch=hatch, edgecolor=DARK, linewidth=0.5))
         length = len(mask)
         ax.set(xlim=(0, length), ylim=(length, 0), title=name)
+        ax.title.set_size(9)
         ax.set_aspect("equal")
-        ax.set_xticks([key + 0.5 for key in range(length)], words, size=8, rotation=90)
-        ax.set_yticks([query + 0.5 for query in range(length)], words, size=8)
+        ax.set_xticks([key + 0.5 for key in range(length)], words, size=9, rotation=90)
+        ax.set_yticks([query + 0.5 for query in range(length)], words, size=9)
         ax.set_xlabel("key", color=KEY)
         ax.set_ylabel("query", color=QUERY)
         ax.tick_params(length=0)
@@ -120,7 +137,8 @@ def draw_masks(masks: Mapping[str, Bool[Tensor, "query key"]], words: Sequence[s
 def draw_paths(words: Sequence[str]) -> None:
     """Draw the way from the first word to the last: step by step in a recurrent network, at once in self-attention."""
     last = len(words) - 1
-    _, (upper, lower) = plt.subplots(2, 1, figsize=(5.2, 3.7))
+    figure, (upper, lower) = plt.subplots(2, 1, figsize=(4.6, 3.7))
+    _part(figure)
     for ax, title in ((upper, f"recurrent network: {last} steps"), (lower, "self-attention: 1 step")):
         ax.set(xlim=(-0.6, last + 0.6), ylim=(-0.6, 2.0))
         ax.axis("off")
@@ -133,11 +151,34 @@ def draw_paths(words: Sequence[str]) -> None:
         lower.plot(place, 0, marker="o", markersize=6, color=KEY)
         if place:
             arrow(upper, (place - 0.8, 0.9), (place - 0.2, 0.9), KEY, 2.2)
-            upper.text(place - 0.5, 1.2, str(place), ha="center", color=KEY, size=9)
+            upper.text(place - 0.5, 1.2, str(place), ha="center", color=KEY)
     lower.plot(last, 1.6, marker="o", markersize=14, markerfacecolor=PAPER, markeredgecolor=QUERY)
     for place in range(last + 1):
         color, width = (KEY, 2.2) if place == 0 else (INK, 0.9)
         arrow(lower, (place, 0.12), (last - (last - place) * 0.06, 1.32 if place > 1 else 1.5), color, width)
+
+
+def draw_influence(lengths: Sequence[int], lines: Mapping[str, Sequence[float]]) -> None:
+    """Draw how much the first token acts on the last output, for layers that read longer and longer sentences.
+
+    Args:
+        lengths: numbers of tokens.
+        lines: the influence at each length, under the name of the layer; that of self-attention is drawn solid.
+    """
+    _, ax = plt.subplots(figsize=(4.6, 3.8))
+    for (name, line), marker in zip(lines.items(), MARKERS, strict=False):
+        color, style = (QUERY, "-") if name == "self-attention" else (KEY, "--")
+        ax.plot(lengths, line, style, color=color, marker=marker, markersize=5, label=name)
+    ax.set(xscale="log", yscale="log", xlabel="length of the sentence", ylabel="first token's influence")
+    ax.set_xticks(lengths, [str(length) for length in lengths], minor=False)
+    ax.minorticks_off()
+    ax.set_ylim(1e-24, 10)
+    ax.legend(loc="lower left")
+
+
+def _part(figure: Figure) -> None:
+    """Keep what stands below one panel from the title of the next."""
+    figure.set_layout_engine("constrained", h_pad=0.12)
 
 
 def _matrix(ax: Axes, x: float, shape: tuple[int, int], unit: float, name: str, color: str, lift: float = 0.0) -> None:
@@ -147,7 +188,7 @@ def _matrix(ax: Axes, x: float, shape: tuple[int, int], unit: float, name: str, 
     if name:
         ax.text(x + width / 2, lift + height / 2 + 0.2, name, ha="center", va="center", color=color, weight="bold")
         size = f"{rows} {TIMES} {columns}"
-        ax.text(x + width / 2, lift - height / 2 - 0.2, size, ha="center", va="center", size=8)
+        ax.text(x + width / 2, lift - height / 2 - 0.2, size, ha="center", va="center", size=9)
 
 
 def _sign(ax: Axes, x: float, sign: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.patches import Rectangle
+from matplotlib.patheffects import withStroke
 from torch import Tensor
 
 from mha_course.figures.style import INK, KEY, QUERY, VALUE, WEIGHTS
@@ -52,12 +53,12 @@ def draw_lookup(
     for row, (label, key, score, weight, value) in enumerate(rows):
         ax.text(KEY_AT - 0.2, row + 0.5, label, ha="right", va="center", size=9)
         ax.text(KEY_AT, row + 0.5, _vector(key), color=KEY, va="center", size=9)
-        ax.text(SCORE_AT, row + 0.5, f"{score:g}", ha="right", va="center", size=9)
+        ax.text(SCORE_AT, row + 0.5, _number(score), ha="right", va="center", size=9)
         ax.add_patch(Rectangle((BAR_AT, row + 0.15), 2.2 * weight, 0.7, facecolor=WEIGHTS(0.6), edgecolor=INK))
         ax.text(BAR_AT + 2.2 * weight + 0.1, row + 0.5, f"{weight:.2f}", va="center", size=9)
         ax.text(VALUE_AT, row + 0.5, _vector(value), color=VALUE, va="center", size=9)
     ax.plot([VALUE_AT, 10], [len(labels) + 0.15] * 2, color=INK, linewidth=0.8)
-    mixture = ", ".join(f"{number:.2f}" for number in (weights @ values).tolist())
+    mixture = ", ".join(f"{number:.2f}".replace("-", "−") for number in (weights @ values).tolist())
     ax.text(
         10, len(labels) + 0.75, f"sum of weight times value: ({mixture})", color=VALUE, ha="right", va="center", size=9
     )
@@ -73,7 +74,12 @@ def draw_level_lines(query: Float[Tensor, "2"], similarities: Mapping[str, Simil
     steps = torch.linspace(-3, 3, 25)
     plane = torch.cartesian_prod(steps, steps)  # (25 * 25, 2), x first
     rows = (len(similarities) + 1) // 2
-    _, axes = plt.subplots(rows, 2, figsize=(5.2, 2.6 * rows), sharex=True, sharey=True, squeeze=False)
+    figure, axes = plt.subplots(rows, 2, figsize=(4.8, 2.4 * rows), sharex=True, sharey=True, squeeze=False)
+    figure.supxlabel("first feature of the key", color=KEY, size=10)
+    figure.supylabel("second feature of the key", color=KEY, size=10)
+    # Blue on blue is seen by its white edge.
+    arrow = {"arrowstyle": "-|>", "color": QUERY, "linewidth": 2.5, "mutation_scale": 16, "shrinkA": 0, "shrinkB": 0}
+    edge = [withStroke(linewidth=6, foreground="white")]
     for ax in axes.flat[len(similarities) :]:
         ax.axis("off")
     for ax, (name, similarity) in zip(axes.flat, similarities.items(), strict=False):
@@ -82,8 +88,8 @@ def draw_level_lines(query: Float[Tensor, "2"], similarities: Mapping[str, Simil
         ax.contourf(steps, steps, scores, levels=7, cmap=WEIGHTS, vmax=scores.max() + np.ptp(scores) / 2)
         ax.contour(steps, steps, scores, levels=7, colors=INK, linewidths=0.6, linestyles="solid")
         x, y = query.tolist()
-        ax.annotate("", xy=(x, y), xytext=(0, 0), arrowprops={"arrowstyle": "-|>", "color": QUERY, "linewidth": 2.2})
-        ax.plot(0, 0, marker="+", color=INK)
+        ax.annotate("", xy=(x, y), xytext=(0, 0), arrowprops=arrow | {"path_effects": edge})
+        ax.plot(0, 0, marker="o", markersize=5, color=QUERY, markeredgecolor="white")
         ax.set_title(name)
         ax.set_aspect("equal")
 
@@ -114,4 +120,13 @@ def _vector(vector: Float[Tensor, " width"]) -> str:
     >>> _vector(torch.tensor([1.5, 0.0]))
     '(1.5, 0)'
     """
-    return "(" + ", ".join(f"{number:g}" for number in vector.tolist()) + ")"
+    return "(" + ", ".join(map(_number, vector.tolist())) + ")"
+
+
+def _number(number: float) -> str:
+    """Write a number down as in the text, with a minus and not a hyphen.
+
+    >>> _number(-2.0), _number(0.5)
+    ('−2', '0.5')
+    """
+    return f"{number:g}".replace("-", "−")

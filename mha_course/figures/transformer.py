@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from textwrap import fill
 
 import matplotlib.pyplot as plt
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
 from mha_course.figures.blocks import arrow, box
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, WEIGHTS
 
+# In inches. A phone shows a picture of this width at five sixths of its size, and wider ones smaller.
+WIDE = 4.3
 _box = partial(box, size=8)
 # Each line has a colour, a dash and a mark of its own, so that none is needed to tell them apart.
 LINES = (
@@ -27,8 +31,8 @@ LINES = (
 
 def draw_decoder_layer() -> None:
     """Draw a decoder layer from its input at the top to its output below: three sublayers, each with Add & Norm."""
-    _, ax = plt.subplots(figsize=(5.2, 5.9))
-    ax.set(xlim=(0, 10.4), ylim=(0, 11.8))
+    _, ax = plt.subplots(figsize=(WIDE, 5.9))
+    ax.set(xlim=(0.3, 10.25), ylim=(0, 11.8))
     ax.axis("off")
     ax.text(3.9, 11.45, "x: one vector a target token", ha="center", weight="bold", size=9)
     for top, text, color in (
@@ -46,7 +50,7 @@ def draw_decoder_layer() -> None:
     arrow(ax, (3.9, 1.1), (3.9, 0.55))
     ax.text(3.9, 0.15, "output: one vector a target token", ha="center", weight="bold", size=9)
     ax.text(4.05, 7.4, "query", va="center", color=QUERY, size=8)
-    _box(ax, (8.8, 6.5), 2.4, 1.2, "memory\nfrom the encoder", INK)
+    _box(ax, (8.85, 6.5), 2.6, 1.2, "memory\nfrom the encoder", INK)
     arrow(ax, (7.55, 6.75), (6.15, 6.75), KEY)
     arrow(ax, (7.55, 6.25), (6.15, 6.25), VALUE)
     ax.text(6.85, 6.9, "key", ha="center", va="bottom", color=KEY, size=8)
@@ -68,14 +72,14 @@ def draw_transformer(num_layers: int, source: str, target: str, written: str) ->
         target: what the decoder is given, shifted by one.
         written: what it shall predict.
     """
-    _, ax = plt.subplots(figsize=(5.2, 5.4))
+    _, ax = plt.subplots(figsize=(WIDE, 5.4))
     ax.set(xlim=(0, 10.4), ylim=(0, 10.8))
     ax.axis("off")
     for x, text, name, kind in ((2.4, source, "encoder", "source"), (7.8, target, "decoder", "target")):
-        ax.text(x, 10.4, text, ha="center", va="center", size=8, weight="bold")
+        ax.text(x, 10.4, fill(text, 24), ha="center", va="center", size=8, weight="bold")
         arrow(ax, (x, 10.1), (x, 9.5))
         _box(ax, (x, 9.0), 4.4, 1.0, f"tokens + positions\n{kind}", INK)
-        arrow(ax, (x, 8.5), (x, 7.7))
+        arrow(ax, (x, 8.5), (x, 7.85))
         for behind in (0.36, 0.18, 0.0):
             inside = "" if behind else f"{num_layers} {name} layers\n{name}"
             _box(ax, (x + behind - 0.18, 6.4 + behind), 4.0, 2.2, inside, INK)
@@ -88,7 +92,7 @@ def draw_transformer(num_layers: int, source: str, target: str, written: str) ->
     arrow(ax, (7.8, 3.5), (7.8, 2.7))
     _box(ax, (7.8, 2.2), 4.4, 0.9, "softmax: probabilities", INK)
     arrow(ax, (7.8, 1.75), (7.8, 1.1))
-    ax.text(7.8, 0.75, written, ha="center", va="center", size=8, weight="bold")
+    ax.text(7.8, 0.7, fill(written, 24), ha="center", va="center", size=8, weight="bold")
 
 
 def draw_shifts(columns: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> None:
@@ -97,7 +101,7 @@ def draw_shifts(columns: Mapping[str, tuple[Sequence[str], Sequence[str]]]) -> N
     Args:
         columns: a panel each, under its title: the words read and the words to be said; "" where nothing is asked.
     """
-    _, axes = plt.subplots(len(columns), 1, figsize=(5.2, 1.45 * len(columns)), squeeze=False)
+    _, axes = plt.subplots(len(columns), 1, figsize=(WIDE, 1.45 * len(columns)), squeeze=False)
     for ax, (title, (read, said)) in zip(axes.flat, columns.items(), strict=True):
         for place, (above, below) in enumerate(zip(read, said, strict=True)):
             _cell(ax, place, 0.0, above, HEADS[0])
@@ -131,7 +135,7 @@ def draw_curves(
         ax: where to draw; None makes a new figure.
     """
     if ax is None:
-        _, ax = plt.subplots(figsize=(5.2, 3.4))
+        _, ax = plt.subplots(figsize=(WIDE, 3.2))
     for (name, values), (color, dash, mark) in zip(series.items(), LINES, strict=False):
         places = range(1, len(values) + 1) if at is None else at
         every = max(1, len(values) // 8)
@@ -139,8 +143,12 @@ def draw_curves(
             places, values, color=color, linestyle=dash, linewidth=1.6, marker=mark, markevery=every, ms=5, label=name
         )
     ax.set(xlabel=xlabel, ylabel=ylabel, yscale="log" if log else "linear")
-    if len(series) > 1:
-        ax.legend(fontsize=8)
+    if log:  # 0.1 and 1 are read more easily than powers of ten
+        ax.yaxis.set_major_formatter("{x:g}")
+        ax.yaxis.set_minor_formatter(NullFormatter())
+    if len(series) > 1:  # above the axes, where it hides no line
+        columns = 2 if max(map(len, series)) < 18 else 1
+        ax.legend(fontsize=9, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, handlelength=3)
 
 
 def draw_maps(
@@ -155,8 +163,8 @@ def draw_maps(
         columns: how many stand side by side.
     """
     rows = -(-len(maps) // columns)
-    wide = (4.6 - 0.9) / columns  # a map, without the labels on its left
-    size = (4.6, 0.9 + rows * (0.35 + wide * len(queries) / len(keys)))
+    wide = (WIDE - 0.9) / columns  # a map, without the labels on its left
+    size = (WIDE, 0.9 + rows * (0.35 + wide * len(queries) / len(keys)))
     _, axes = plt.subplots(rows, columns, figsize=size, sharex=True, sharey=True, squeeze=False)
     for ax in axes.flat[len(maps) :]:
         ax.axis("off")
@@ -187,7 +195,7 @@ def draw_tree(
     height = {text: float(row) for row, text in enumerate(leaves)}
     for text in reversed(list(branches)):  # a text stands in the middle of those that go on from it
         height[text] = sum(height[*text, word] for word in branches[text]) / len(branches[text])
-    _, ax = plt.subplots(figsize=(5.2, 0.5 + 0.52 * len(leaves)))
+    _, ax = plt.subplots(figsize=(WIDE, 0.5 + 0.52 * len(leaves)))
     for text in texts:
         before, chance = text[:-1], branches[text[:-1]][text[-1]]
         x, y = 3.2 * len(text), height[text]
@@ -196,7 +204,7 @@ def draw_tree(
         for color, (path, dash) in zip((KEY, QUERY), paths.values(), strict=False):
             if path[: len(text)] == text:
                 ax.plot([start[0], x - 0.85], [start[1], y], color=color, linestyle=dash, linewidth=2.6)
-        near = (0.35 * start[0] + 0.65 * (x - 0.85), 0.35 * start[1] + 0.65 * y - 0.08)
+        near = (0.45 * start[0] + 0.55 * (x - 0.85), 0.45 * start[1] + 0.55 * y - 0.08)
         align = "center" if start[1] == y else "right" if y < start[1] else "left"
         ax.text(*near, f"{chance:.2f}", ha=align, va="bottom", size=8)
         _box(ax, (x, y), 1.7, 0.62, text[-1], INK)
@@ -214,7 +222,7 @@ def draw_tree(
 def draw_choices(choices: Mapping[str, Float[Tensor, " word"]], words: Sequence[str]) -> None:
     """Draw the probabilities of the next word, a panel for each way to choose; what is ruled out is marked so."""
     rows = -(-len(choices) // 2)
-    _, axes = plt.subplots(rows, 2, figsize=(5.2, rows * (0.5 + 0.2 * len(words))), sharex=True, sharey=True)
+    _, axes = plt.subplots(rows, 2, figsize=(WIDE, rows * (0.5 + 0.2 * len(words))), sharex=True, sharey=True)
     for ax, (title, probabilities) in zip(axes.flat, choices.items(), strict=False):
         ax.barh(range(len(words)), probabilities.tolist(), color=HEADS[0], edgecolor=INK)
         for row, probability in enumerate(probabilities.tolist()):

@@ -39,10 +39,15 @@ class AttentionOnly(nn.Module):
         self.norms = nn.ModuleList(nn.LayerNorm(d_model) for _ in range(num_layers + 1))
         self.output = nn.Linear(d_model, vocab_size, bias=False)
 
-    def forward(self, ids: Int[Tensor, "batch length"]) -> Float[Tensor, "batch length vocab_size"]:
+    def forward(
+        self,
+        ids: Int[Tensor, "batch length"],
+    ) -> Float[Tensor, "batch length vocab_size"]:
         """Score what comes after each token, none of which sees a later one."""
-        x, mask = self.embedding(ids), causal_mask(ids.size(1), device=ids.device)
-        for norm, attention in zip(self.norms, self.layers, strict=False):  # the last norm is the output's
+        x = self.embedding(ids)
+        mask = causal_mask(ids.size(1), device=ids.device)
+        # There is one norm more than there are layers: the output's.
+        for norm, attention in zip(self.norms, self.layers, strict=False):
             normed = norm(x)
             x = x + attention(normed, normed, normed, mask)
         return self.output(self.norms[-1](x))

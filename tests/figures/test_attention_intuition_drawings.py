@@ -8,6 +8,7 @@ from matplotlib.patches import Rectangle
 from mha_course.figures.attention_intuition import (
     coverage,
     draw_attention,
+    draw_glimpse,
     draw_hiding,
     draw_meanings,
     draw_mixture,
@@ -38,6 +39,18 @@ def test_a_mixture_is_drawn_with_its_weights_and_below_what_comes_out():
     assert bars[1].get_width() / bars[0].get_width() == pytest.approx(3)
     assert bars[0].get_y() < bars[1].get_y()
     assert plt.gca().yaxis_inverted()
+
+
+def test_a_glimpse_is_drawn_from_the_picture_over_patches_and_rows_to_their_mixture():
+    picture = torch.tensor([[0.0, 0.0, 1.0, 1.0], [1.0, 0.0, 1.0, 0.0]])
+    draw_glimpse(picture, torch.stack([picture[:, :2], picture[:, 2:]]), torch.tensor([0.25, 0.75]))
+    found = [text for text in texts() if text and "place" not in text]  # an arrow has an empty text
+    assert found[:8] == ["0", "0", "1", "1", "1", "0", "1", "0"]
+    assert found[8:17] == ["0", "0", "1", "0"] * 2 + ["0.25"]
+    assert found[17:26] == ["1", "1", "1", "0"] * 2 + ["0.75"]
+    assert found[26:34] == ["0.75", "0.75", "1", "0"] * 2  # 0.25 of the first and 0.75 of the second
+    frames = [patch for patch in plt.gca().patches if isinstance(patch, Rectangle) and not patch.get_fill()]
+    assert [(frame.get_x(), frame.get_width(), frame.get_height()) for frame in frames] == [(0, 2, 2), (2, 2, 2)]
 
 
 def test_the_hidden_digit_is_framed_at_its_place():
@@ -121,3 +134,20 @@ def test_meanings_have_a_marker_and_a_colour_each_and_a_label_for_each_sentence(
     assert len({line.get_marker() for line in second.lines}) == 2
     assert [text.get_text() for text in first.get_legend().texts] == ["one", "other"]
     assert first.get_xlim() == second.get_xlim()
+
+
+def test_no_label_of_a_meaning_touches_the_frame_of_its_panel():
+    # Two pairs of spots side by side: the freest side of the outer ones is the one towards the frame.
+    after = torch.tensor([[-3.0, 0.0], [-2.6, 0.0], [0.0, -2.0], [2.6, 0.5], [3.0, 0.5]])
+    groups = [("one", ["hand", "glove"]), ("other", ["well", "storm", "dates"])]
+    draw_meanings({"before": torch.zeros(5, 2), "after": after}, groups)
+    figure = plt.gcf()
+    figure.canvas.draw()
+    panel = figure.axes[1].get_window_extent()
+    assert len(figure.axes[1].texts) == 5
+    for text in figure.axes[1].texts:
+        box = text.get_window_extent()
+        assert panel.x0 < box.x0
+        assert box.x1 < panel.x1
+        assert panel.y0 < box.y0
+        assert box.y1 < panel.y1

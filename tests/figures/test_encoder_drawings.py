@@ -92,10 +92,23 @@ def test_curves_differ_without_colour_and_few_places_are_all_marked():
 
 
 def test_one_curve_alone_needs_no_legend_and_many_places_are_not_all_marked():
-    _, axes = plt.subplots(1, 2)
-    draw_curves({"only": [float(i) for i in range(1, 24)]}, range(1, 24), "layers", "size", ylog=True, ax=axes[1])
-    assert len(plt.get_fignums()) == 1
-    assert axes[1].get_legend() is None
-    assert axes[1].get_yscale() == "log"
-    assert len(axes[1].get_xticks()) < 23
-    assert axes[1].lines[0].get_markevery() > 1
+    draw_curves({"only": [float(i) for i in range(1, 24)]}, range(1, 24), "layers", "size", ylog=True)
+    ax = plt.gca()
+    assert ax.get_legend() is None
+    assert ax.get_yscale() == "log"
+    assert len(ax.get_xticks()) < 23
+    assert ax.lines[0].get_markevery() > 1
+
+
+def test_powers_of_ten_are_written_as_in_the_text():
+    draw_curves({"only": [1e-6] * 23}, [10.0 ** (place / 4 - 4) for place in range(23)], "deviation", "size", xlog=True)
+    ax = plt.gca()
+    written = [ax.xaxis.get_major_formatter()(place, 0) for place in (1e-4, 1e-3, 0.01, 1.0, 10.0)]
+    assert written == ["1e-4", "1e-3", "0.01", "1", "10"]
+
+
+def test_of_curves_that_lie_on_one_another_the_earlier_one_has_larger_marks():
+    draw_curves({"one": [1.0, 1.0], "other": [1.0, 1.0]}, [0, 1], "padding", "cosine")
+    one, other = plt.gca().lines
+    assert one.get_markersize() > other.get_markersize() + 0.5
+    assert one.get_zorder() <= other.get_zorder()

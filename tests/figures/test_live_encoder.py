@@ -141,10 +141,17 @@ def test_a_vector_of_equal_features_is_normalised_to_zeros():
 
 
 def test_the_layer_in_numbers_asks_the_questions_of_chapter_four(small):
-    (got,) = computed("encoder", ["encoderLayer", tiny_vectors().tolist(), small, SETTINGS[0]])
+    post, pre = [settings for settings in SETTINGS if settings["residual"] and settings["norms"]]
+    got, in_pre_norm = computed(
+        "encoder", *(["encoderLayer", tiny_vectors().tolist(), small, kind] for kind in (post, pre))
+    )
     sat = WORDS.index("sat")
     assert got["places"]["add_1"][sat] == pytest.approx([1.97, 1.93, 2, 0], abs=0.005)  # as printed in the chapter
     assert got["places"]["norm_1"][sat] == pytest.approx([0.58, 0.53, 0.62, -1.73], abs=0.005)
+    action = 2
+    assert got["places"]["norm_2"][sat][action] == pytest.approx(0.76, abs=0.005)
+    assert in_pre_norm["places"]["feed_forward"][sat][action] == pytest.approx(0.77, abs=0.005)
+    assert in_pre_norm["places"]["add_2"][sat][action] == pytest.approx(2.77, abs=0.005)
 
 
 def test_the_first_draw_has_the_numbers_that_the_chapter_names(drawn):

@@ -36,13 +36,14 @@ def test_a_look_up_is_drawn_as_a_product_with_its_result():
         assert ax.get_ylim() == (3, 0)
 
 
-def test_each_table_of_positions_has_a_panel_with_its_own_numbers():
-    tables = {"one": torch.arange(6.0).view(2, 3), "two": torch.ones(2, 5)}
+def test_each_table_of_positions_has_a_panel_with_its_own_numbers_on_the_scale_of_all():
+    tables = {"one": torch.arange(6.0).view(2, 3), "two": -torch.ones(2, 5)}
     draw_positions(tables, xlabel="another position")
     panels = [ax for ax in plt.gcf().axes if ax.get_title()]
     assert [ax.get_title() for ax in panels] == ["one", "two"]
     for ax, values in zip(panels, tables.values(), strict=True):
         assert ax.images[0].get_array().tolist() == values.tolist()
+        assert ax.images[0].get_clim() == (-1, 5)
         assert ax.get_xlabel() == "another position"
     assert panels[0].get_ylabel() == "position"
 
@@ -59,8 +60,9 @@ def test_hands_turn_clockwise_from_the_top_by_the_angle_of_their_pair():
 
 
 def test_an_arrow_points_where_its_vector_does_in_the_colour_of_its_role():
-    draw_turned({"near": (torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))})
+    draw_turned({"score -0.5": (torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0]))})
     ax = plt.gca()
+    assert ax.get_title() == "score −0.5"
     query, key = (text for text in ax.texts if not text.get_text())
     assert (query.xy, key.xy) == ((1.0, 0.0), (0.0, 1.0))
     assert to_hex(query.arrow_patch.get_edgecolor()).upper() == "#0072B2"

@@ -21,7 +21,9 @@ def test_the_layer_is_drawn_with_the_name_in_the_file_and_ours_in_one_box():
     draw_bert_layer()
     places = {text.get_text().strip(): text.get_position() for text in plt.gca().texts}
     for ours, theirs in list(LAYER_NAMES.items())[:5]:  # the attention and its norm
-        assert places[theirs.split(".")[-1]] == places[ours.split(".")[-1]]
+        (x, above), (below_x, below) = places[theirs.split(".")[-1]], places[ours.split(".")[-1]]
+        assert x == below_x
+        assert 0 < above - below < 0.6  # half a box
 
 
 def test_each_form_of_a_mask_says_padding_in_its_own_way():
@@ -65,14 +67,21 @@ def test_groups_of_unequal_size_are_refused(groups):
         draw_similarities(torch.eye(5), groups)
 
 
-def test_a_high_score_is_written_at_its_layer_and_head_and_a_low_one_is_not():
+def test_every_score_is_written_at_its_layer_and_head_and_can_be_read_on_its_shade():
     scores = torch.zeros(3, 5)
     scores[1, 4], scores[2, 0], scores[0, 2] = 0.5, 0.9, 0.2
-    draw_role_scores({"next token": scores, "[CLS]": 0 * scores})
+    draw_role_scores({"next token": scores, "[CLS]": 0 * scores + 1})
     first, second = plt.gcf().axes
-    assert {text.get_text(): text.get_position() for text in first.texts} == {".50": (4, 1), ".90": (0, 2)}
-    assert {text.get_text(): text.get_color() for text in first.texts} == {".50": "black", ".90": "white"}
-    assert texts(second) == []
+    places = {text.get_position(): text for text in first.texts}
+    assert len(places) == 15
+    assert [places[head, layer].get_text() for head, layer in ((4, 1), (0, 2), (2, 0), (3, 2))] == [
+        ".50",
+        ".90",
+        ".20",
+        ".00",
+    ]
+    assert [places[head, layer].get_color() for head, layer in ((4, 1), (0, 2))] == ["black", "white"]
+    assert set(texts(second)) == {"1.00"}
     assert (first.get_title(), second.get_title()) == ("next token", "[CLS]")
 
 

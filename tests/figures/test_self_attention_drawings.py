@@ -5,7 +5,14 @@ import pytest
 import torch
 from matplotlib.patches import Polygon, Rectangle
 
-from mha_course.figures.self_attention import draw_masks, draw_mixtures, draw_paths, draw_six_steps
+from mha_course.figures.self_attention import (
+    draw_influence,
+    draw_maps,
+    draw_masks,
+    draw_mixtures,
+    draw_paths,
+    draw_six_steps,
+)
 
 
 def texts(ax):
@@ -46,6 +53,34 @@ def test_mixtures_stand_where_they_lie_in_the_area_between_the_values():
     shown = {line.get_label(): line.get_xydata()[0].tolist() for line in ax.lines}
     assert shown["asked"] == mixture.tolist()
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("east", "north")
+
+
+def test_each_map_has_labels_of_its_own():
+    one, other = torch.tensor([[1.0, 0.0, 0.0], [0.25, 0.25, 0.5]]), torch.tensor([[0.0, 1.0]])
+    draw_maps({"one": (one, "xy", "abc"), "other": (other, "z", "de")})
+    panels = plt.gcf().axes
+    assert [ax.get_title() for ax in panels] == ["one", "other"]
+    assert [[label.get_text() for label in ax.get_yticklabels()] for ax in panels] == [["x", "y"], ["z"]]
+    assert [[label.get_text() for label in ax.get_xticklabels()] for ax in panels] == [["a", "b", "c"], ["d", "e"]]
+    assert [texts(ax) for ax in panels] == [["1", "0", "0", ".25", ".25", ".50"], ["0", "1"]]
+
+
+def test_nothing_of_one_map_stands_in_the_next():
+    draw_maps(dict.fromkeys(("one", "other"), (torch.ones(3, 6) / 6, "xyz", "abcdef")))
+    figure = plt.gcf()
+    figure.canvas.draw()
+    upper, lower = figure.axes
+    height_of_a_title = lower.title.get_window_extent().height
+    assert upper.xaxis.label.get_window_extent().y0 > lower.title.get_window_extent().y1 + 0.9 * height_of_a_title
+
+
+def test_the_line_of_self_attention_is_solid_and_all_others_are_not():
+    draw_influence([2, 5], {"RNN": [0.5, 1e-3], "self-attention": [0.5, 0.2], "GRU": [0.5, 1e-2]})
+    lines = plt.gca().lines
+    assert [line.get_linestyle() for line in lines] == ["--", "-", "--"]
+    assert [line.get_ydata()[-1] for line in lines] == [1e-3, 0.2, 1e-2]
+    assert len({line.get_marker() for line in lines}) == 3
+    assert [label.get_text() for label in plt.gca().get_xticklabels()] == ["2", "5"]
 
 
 def test_a_mask_is_hatched_where_a_query_may_not_attend():

@@ -25,8 +25,8 @@ from mha_course.exercises.self_attention.scaled_dot_product_attention import (
 )
 from mha_course.self_attention import padding_mask
 
-SECTION, LEDGER = "multi_head#the-layer", "multi_head#shape-ledger"
-MASKS, WIDTH, SCALE = "multi_head#masks-and-heads", "multi_head#width-must-divide", "multi_head#scale"
+SECTION, GROUPS = "multi_head#the-layer", "multi_head#grouped-queries"
+MASKS, SCALE = "multi_head#masks-and-heads", "multi_head#scale"
 GRADIENTS = "self_attention#gradients"
 CLEARER = (
     "One thing could be better: 5 heads for 3 groups are refused by an error that does not say so. "
@@ -294,7 +294,7 @@ MISCONCEPTIONS = (
         "The groups are dealt out in turn: head 0 reads group 0, head 1 reads group 1, and so on, then group 0 again. In "
         "PyTorch repeat lays whole copies one behind the other, while repeat_interleave repeats each entry on the spot. "
         "Here neighbours share. Both would train, but pretrained weights fit one of them only.",
-        LEDGER,
+        GROUPS,
         (grouped(in_turn),),
         (
             "https://github.com/onnx/onnx/pull/7274",
@@ -305,7 +305,7 @@ MISCONCEPTIONS = (
         "keys_and_values_shared_unlike",
         "The keys are shared out in one way and the values in another, so that a head compares with one group and fetches "
         "from another.",
-        LEDGER,
+        GROUPS,
         (grouped(neighbours, in_turn), grouped(in_turn, neighbours)),
     ),
     Misconception(
@@ -313,34 +313,34 @@ MISCONCEPTIONS = (
         "The group of a head is found by dividing the head's number by the number of groups. It has to be divided by the "
         "number of heads in a group. The two agree only where they are the same number; otherwise some groups are never "
         "read, or there is no group of that number.",
-        LEDGER,
+        GROUPS,
         (grouped(head_over_number_of_groups),),
         ("https://github.com/PSAL-POSTECH/ONNXim/issues/33",),
     ),
     Misconception(
         "groups_backwards",
         "The groups are handed out from the last to the first. Head 0 reads group 0.",
-        LEDGER,
+        GROUPS,
         (grouped(backwards),),
     ),
     Misconception(
         "first_group_for_all",
         "All heads read the first group; the others are never looked at.",
-        LEDGER,
+        GROUPS,
         (grouped(first_group), grouped(neighbours, first_group), grouped(first_group, neighbours)),
     ),
     Misconception(
         "groups_averaged",
         "The groups are averaged into one that all heads read. Each group keeps keys and values of its own, and only the "
         "heads of that group read them.",
-        LEDGER,
+        GROUPS,
         (grouped(mean_of_groups),),
     ),
     Misconception(
         "not_shared",
         "The keys and values are used as they came, one set a group. Broadcasting stretches an axis of size 1 and no "
         "other: with a single group this happens to work, with two groups for six heads it is an error.",
-        LEDGER,
+        GROUPS,
         (grouped(not_shared),),
         ("https://github.com/huggingface/optimum-nvidia/pull/48",),
     ),
@@ -348,7 +348,7 @@ MISCONCEPTIONS = (
         "repeated_along_the_length",
         "The keys are repeated along the wrong axis: there are more keys, and as few groups as before. It is the head "
         "axis that has to grow.",
-        LEDGER,
+        GROUPS,
         (grouped(along_the_length),),
         ("https://github.com/ByteDance-Seed/VeOmni/pull/162",),
     ),
@@ -364,13 +364,13 @@ MISCONCEPTIONS = (
         "queries_averaged",
         "The queries of a group are averaged. Only keys and values are shared: every head keeps its own queries, and so "
         "its own weights.",
-        SECTION,
+        GROUPS,
         (queries_averaged,),
     ),
     Misconception(
         "groups_left_apart",
         "Group and member still have an axis each. The result is to have one axis of heads again.",
-        LEDGER,
+        GROUPS,
         (groups_left_apart,),
     ),
     Misconception(
@@ -517,14 +517,14 @@ MISCONCEPTIONS = (
         "copies_detached",
         "The output is right, but keys and values get no gradient, or only that of one head: the shared copies have been "
         "cut off from where they came from. What several heads read learns from all of them.",
-        GRADIENTS,
+        GROUPS,
         (grouped(lambda x, heads: neighbours(x.detach(), heads)),),
     ),
     Misconception(
         "heads_left_over",
         "Where the heads can't be shared out equally among the groups, the last ones are dropped without a word. An error "
         "that names both numbers tells at once.",
-        WIDTH,
+        GROUPS,
         (heads_left_over,),
         ("https://github.com/fla-org/flash-linear-attention/issues/1029",),
     ),
@@ -532,7 +532,7 @@ MISCONCEPTIONS = (
         "unequal_groups",
         "Where the heads can't be shared out equally among the groups, some groups get more heads than others. That is no "
         "agreed way, and nobody is told: refuse it, by an error that names both numbers.",
-        WIDTH,
+        GROUPS,
         (last_group_smaller, last_group_larger),
         ("https://github.com/fla-org/flash-linear-attention/issues/1029",),
     ),
@@ -544,10 +544,10 @@ EXERCISE = Exercise(
     kind="function",
     minutes=25,
     parts=(
-        Part("sharing", 3, "let neighbouring heads attend to the keys and values of their common group", LEDGER),
+        Part("sharing", 3, "let neighbouring heads attend to the keys and values of their common group", GROUPS),
         Part("mask", 1, "keep what the mask hides out of the result, whatever shape the mask broadcasts from", MASKS),
         Part("gradients", 1, "pass right and finite gradients to query, key and value", GRADIENTS),
-        Part("whole groups", 1, "refuse heads that the groups cannot share out equally", WIDTH),
+        Part("whole groups", 1, "refuse heads that the groups cannot share out equally", GROUPS),
     ),
     results=("output", "weights"),
     hints=(

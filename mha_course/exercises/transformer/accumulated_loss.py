@@ -12,7 +12,7 @@ from mha_course import training
 from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, Property, given
 from mha_course.exercises.properties import close, randn
 
-SECTION = "transformer#teacher-forcing"
+SECTION = "transformer#one-mean-over-all-tokens"
 GRADIENTS = "self_attention#gradients"
 NOTHING_LEFT = (
     "One thing could be better: where no micro-batch has a token, 0 is divided by 0, which is NaN. One such step turns "

@@ -14,10 +14,14 @@ from mha_course import training
 from mha_course.exercises.exercise import Call, Case, Exercise, Misconception, Part, Property, given
 from mha_course.exercises.properties import randn, sequence_first, unchanged
 
-SHIFT, WARM = "transformer#shifted-targets", "transformer#teacher-forcing"
-PADDING, AXIS = "transformer#who-may-ask-whom", "self_attention#which-axis-does-softmax-run-along"
+SHIFT, NATS, MEAN = (
+    "transformer#shifted-targets",
+    "transformer#the-loss-in-nats",
+    "transformer#one-mean-over-all-tokens",
+)
+PADDING, AXIS = "transformer#what-the-loss-wants", "self_attention#which-axis-does-softmax-run-along"
 LARGE, HALF = "soft_addressing#why-subtract-the-maximum", "self_attention#half-precision"
-SOFTMAX, GRADIENTS, VIEW = "soft_addressing#why-softmax", "self_attention#gradients", "multi_head#view-or-reshape"
+SCORES, GRADIENTS, VIEW = "transformer#what-the-loss-wants", "self_attention#gradients", "multi_head#view-or-reshape"
 NOTHING_LEFT = (
     "One thing could be better: where every label is padding, nothing is left to average, and 0 divided by 0 is NaN. "
     "One such batch turns all parameters into NaN; with 0 it does no harm."
@@ -400,7 +404,7 @@ SHARED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "The scores go through softmax before they go into a function that does so itself (F.cross_entropy takes "
         "scores). The second softmax sees numbers between 0 and 1: even a model that is certain and right then gets a "
         "loss well above 0, and gradients are small. It still trains, only badly, which is why it so often stays unseen.",
-        SOFTMAX,
+        SCORES,
         (
             "https://github.com/jindongwang/Deep-learning-activity-recognition/issues/10",
             "https://github.com/ariecattan/SciCo/issues/2",
@@ -411,35 +415,35 @@ SHARED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "scores_as_log_probabilities",
         "The score of the right word is taken as it is (F.nll_loss does that: it expects log-probabilities and takes "
         "your word for it). Scores are not normalised: the loss could be pushed down without end by raising all of them.",
-        SOFTMAX,
+        SCORES,
         (),
     ),
     (
         "probability_not_logarithm",
         "The probability of the right word is averaged, not its logarithm. Cross-entropy is minus the logarithm: 0 for "
         "certainty, and without limit for what was thought impossible, so that a confident mistake costs most.",
-        WARM,
+        NATS,
         (),
     ),
     (
         "sign_forgotten",
         "The sign is missing. Logarithms of probabilities are negative; without a minus, going down in loss means making "
         "the right word less likely.",
-        WARM,
+        NATS,
         (),
     ),
     (
         "bits_not_nats",
         "The logarithm is to base 2, so that the loss is in bits. All of it is too large by a factor of 1.44, and so is "
         "every gradient.",
-        WARM,
+        NATS,
         (),
     ),
     (
         "perplexity",
         "The result is the exponential of the loss, the perplexity. It's good for reading; what is minimised is the "
         "cross-entropy, whose gradient does not grow with the loss.",
-        WARM,
+        NATS,
         (),
     ),
     (
@@ -453,21 +457,21 @@ SHARED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         "summed_not_averaged",
         "The losses are summed. Such a loss grows with the batch and its length, and the size of the steps grows with "
         "it; a mean over labels can be compared from batch to batch.",
-        WARM,
+        MEAN,
         ("https://github.com/guillaumegenthial/sequence_tagging/issues/78",),
     ),
     (
         "summed_by_sentence",
         "Only the sentences are averaged: within each of them the losses are summed, so that the loss grows with the "
         "length. It is the mean over the labels of the whole batch that is asked for.",
-        WARM,
+        MEAN,
         ("https://github.com/awni/speech/issues/18",),
     ),
     (
         "mean_of_sentence_means",
         "Each sentence is averaged first, then the sentences. A word of a short sentence then weighs more than one of a "
         "long sentence. All labels of the batch should weigh the same: one sum, one count.",
-        WARM,
+        MEAN,
         (
             "https://github.com/huggingface/transformers/issues/34510",
             "https://github.com/PrimeIntellect-ai/prime-rl/pull/102",
@@ -476,14 +480,14 @@ SHARED: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "one_loss_a_label",
         "The result is one loss a label. What is minimised must be a single number.",
-        WARM,
+        MEAN,
         (),
     ),
     (
         "words_not_second",
         "F.cross_entropy looks for the words along axis 1, where your scores have the places. In most shapes that is "
         "an error; where there are as many words as places it goes through without one, and compares the wrong numbers.",
-        AXIS,
+        SCORES,
         ("https://github.com/markhliu/DGAI/issues/7",),
     ),
     (
@@ -640,7 +644,7 @@ EXERCISE = Exercise(
             "cross-entropy",
             1,
             "return the mean, over all labels, of minus the logarithm of the label's probability",
-            WARM,
+            NATS,
         ),
         Part("padding", 1, "leave padding out, both of the sum and of the count", PADDING),
         Part(
