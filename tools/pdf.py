@@ -11,6 +11,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from pypdf import PdfWriter
+from pypdf.generic import DictionaryObject, NameObject, TextStringObject
+
 ROOT = Path(__file__).parents[1]
 TARGET = ROOT / "_build" / "attention.pdf"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -25,6 +28,25 @@ FLAGS = [
     "--generate-pdf-document-outline",
     "--no-pdf-header-footer",
 ]
+
+
+def mend_headings(path: Path) -> None:
+    """Write each heading of the outline once: Chromium repeats one that it moved on to the next page."""
+    book = PdfWriter(clone_from=path)
+    _mend_below(book.root_object.get("/Outlines", DictionaryObject()))
+    book.write(path)
+
+
+def _mend_below(item: DictionaryObject) -> None:
+    child = item.get("/First")
+    while child is not None:
+        child = child.get_object()
+        title = str(child["/Title"])
+        half = title[: len(title) // 2]
+        if title == half + half:
+            child[NameObject("/Title")] = TextStringObject(half)
+        _mend_below(child)
+        child = child.get("/Next")
 
 
 def main() -> None:
@@ -48,6 +70,7 @@ def main() -> None:
         )
     if done.returncode or not TARGET.exists():
         sys.exit(f"Chromium could not print the book:\n{done.stderr[-2000:]}")
+    mend_headings(TARGET)
     sys.stdout.write(f"The book is in {TARGET.relative_to(ROOT)} ({TARGET.stat().st_size / 1e6:.0f} MB).\n")
 
 

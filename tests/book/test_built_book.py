@@ -223,6 +223,31 @@ def test_a_wide_formula_can_be_scrolled_to_its_beginning(site, view):
     assert min(starts) >= 0
 
 
+def test_no_line_begins_with_the_mark_behind_a_formula(site, pages):
+    for name in pages:
+        assert re.findall(r"</span></span></span></span>[.,;:!?]", (site / name).read_text("utf-8")) == [], name
+    assert '<span class="punctuation">,</span></span></span></span></span>' in (site / "book/encoder.html").read_text(
+        "utf-8"
+    )
+
+
+def test_what_scrolls_sideways_fades_out_where_there_is_more_of_it(site, view):
+    view.goto(f"{site.as_uri()}/book/multi_head.html")
+    fades = """(block, left) => new Promise(done => {
+        block.scrollLeft = left;
+        requestAnimationFrame(() => requestAnimationFrame(() => done(
+            ["--more-before", "--more-behind"].map(name => getComputedStyle(block).getPropertyValue(name))
+        )));
+    })"""
+    blocks = view.locator("pre")
+    wide = blocks.evaluate_all("blocks => blocks.map(block => block.scrollWidth - block.clientWidth)")
+    scrolls, fits = (blocks.nth(wide.index(width)) for width in (max(wide), 0))
+    assert [scrolls.evaluate(fades, left) for left in (0, max(wide) // 2, 9999)] == [
+        ["0px", "40px"], ["40px", "40px"], ["40px", "0px"]
+    ]  # fmt: skip
+    assert fits.evaluate(fades, 0) == ["0px", "0px"]
+
+
 # axe on a page. The contrast of code is measured at one token for all in its block that look like it: there are thousands
 # on a page, and they take most of the time. Every other rule sees every element.
 AUDIT = """async () => {

@@ -17,7 +17,8 @@ FACTS = {line.split("  ")[0] for line in (Path(__file__).parent / "numbers.txt")
 
 NUMBER = re.compile(r"(?<![\w.])(?:\d[\d,]*\d|\d)?(?:\.\d+)?(?:e-?\d+)?(?![\w])")
 NOT_PROSE = re.compile(
-    r"```.*?```|`[^`]*`|\$[^$]*\$|\]\([^)]*\)|<[^>]*>|\{[a-z:]+\}|^#[^\n]*$|[Ss]ections? [\d., and]+", re.DOTALL | re.MULTILINE
+    r"```.*?```|`[^`]*`|\$[^$]*\$|\]\([^)]*\)|<[^>]*>|\{[a-z:]+\}|^#[^\n]*$|[Ss]ections? [\d., and]+",
+    re.DOTALL | re.MULTILINE,
 )
 SHOWN = ("text/plain", "text/html", "text/markdown", "text/latex")
 
