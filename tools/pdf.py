@@ -32,7 +32,7 @@ FLAGS = [
 
 def mend_headings(path: Path) -> None:
     """Write each heading of the outline once: Chromium repeats one that it moved on to the next page."""
-    book = PdfWriter(clone_from=path)
+    book = PdfWriter(path, incremental=True)  # the whole written anew would be twice as large
     _mend_below(book.root_object.get("/Outlines", DictionaryObject()))
     book.write(path)
 

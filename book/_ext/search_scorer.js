@@ -4,18 +4,17 @@
 if (location.protocol === "file:") DOCUMENTATION_OPTIONS.SHOW_SEARCH_SUMMARY = false;
 
 var Scorer = {
-  // A word of the glossary, whatever name it was found by, is one hit, with its meaning. It comes first if the name is what
-  // was typed; a name that only contains it comes after the titles of pages.
+  // A word of the glossary or a question, whatever name it was found by, is one hit, with its meaning. It comes first if the
+  // name is what was typed; a name that only contains it (50 to 99 points) comes after the titles of pages.
   score: (result) => {
     const [page, , anchor, , score] = result;
-    const isItsAnchor = ([, anchors]) => page === "book/glossary" && anchors.includes(anchor.slice(1));
-    const entry = GLOSSARY.find(isItsAnchor); // glossary_search.py writes them
+    const entry = HITS[page]?.find(([, anchors]) => anchors.includes(anchor.slice(1))); // search_hits.py writes them
     if (!entry) return score;
     const [name, [first], meaning] = entry;
-    result[1] = `Glossary > ${name}`;
+    result[1] = `${Search._index.titles[Search._index.docnames.indexOf(page)]} > ${name}`;
     result[2] = `#${first}`;
     result[3] = meaning;
-    return score < 100 ? score / 10 : score;
+    return score >= 50 && score < 100 ? score / 10 : score;
   },
 
   // Sphinx's own numbers.

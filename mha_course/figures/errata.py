@@ -14,7 +14,7 @@ from torch import Tensor
 from mha_course.figures.blocks import PAPER, arrow, box
 from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, WEIGHTS
 
-TIMES = "\N{MULTIPLICATION SIGN}"
+TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
 
 # The parts of a layer from top to bottom, and whether the walked-through text has them.
 ENCODER_PARTS = (("self-attention", True), ("add & norm", True), ("feed-forward", True), ("add & norm", False))
@@ -36,7 +36,7 @@ def draw_sums_over(length: int, d_head: int) -> None:
         length: number of tokens.
         d_head: width of queries and keys. The matrices are drawn in proportion.
     """
-    _, axes = plt.subplots(2, 1, figsize=(5.2, 4.2))
+    _, axes = plt.subplots(2, 1, figsize=(4.6, 3.8))
     token_by_feature, feature_by_token = (length, d_head), (d_head, length)
     for ax, title, left, right, result in (
         (axes[0], f"summed over the {d_head} features", ("Q", token_by_feature), ("Kᵀ", feature_by_token), "scores"),
@@ -66,7 +66,7 @@ def draw_moved(moved: Mapping[str, Float[Tensor, " d_model"]], num_heads: int) -
         moved: the name of each layer, and a size of 0 or more for each feature.
         num_heads: number of heads.
     """
-    _, axes = plt.subplots(len(moved), 1, figsize=(5.2, 0.5 + 1.5 * len(moved)), sharex=True, squeeze=False)
+    _, axes = plt.subplots(len(moved), 1, figsize=(4.6, 0.5 + 1.5 * len(moved)), sharex=True, squeeze=False)
     for ax, (name, sizes) in zip(axes.flat, moved.items(), strict=True):
         width = len(sizes) // num_heads
         ax.fill_between(range(len(sizes)), sizes.detach().numpy(), step="mid", color=QUERY, linewidth=0.4)
@@ -81,10 +81,10 @@ def draw_moved(moved: Mapping[str, Float[Tensor, " d_model"]], num_heads: int) -
 
 def draw_left_out() -> None:
     """Draw the parts of an encoder and a decoder layer: solid where a text has them, dashed where it left them out."""
-    _, axes = plt.subplots(1, 2, figsize=(5.2, 5.2))
+    _, axes = plt.subplots(1, 2, figsize=(4.6, 5.2))
     for ax, title, parts, end in (
         (axes[0], "encoder layer, N times", ENCODER_PARTS, "memory"),
-        (axes[1], "decoder layer, N times", DECODER_PARTS, "linear layer\nto the words"),
+        (axes[1], "decoder layer, N times", DECODER_PARTS, "linear to words"),
     ):
         drawn = [*parts, (end, end == "memory")]
         ax.set(xlim=(0, 5), ylim=(-0.8, 8.6))
@@ -110,7 +110,9 @@ def draw_on_padding(
         real: True on real tokens; padding stands behind them.
     """
     first = int(real.sum())
-    _, axes = plt.subplots(math.ceil(len(maps) / 2), 2, figsize=(5.2, 2.75 * math.ceil(len(maps) / 2)), squeeze=False)
+    rows = math.ceil(len(maps) / 2)
+    figure, axes = plt.subplots(rows, 2, figsize=(4.6, 2.6 * rows), squeeze=False)
+    figure.set_layout_engine("constrained", h_pad=0.1)
     for ax in axes.flat[len(maps) :]:
         ax.axis("off")
     for ax, (name, weights) in zip(axes.flat, maps.items(), strict=False):
@@ -119,8 +121,10 @@ def draw_on_padding(
         ax.add_patch(Rectangle(corner, width, len(words), fill=False, edgecolor=KEY, linewidth=1.8))
         share = weights[:first, first:].sum(dim=-1).mean().item()
         ax.set_title(f"{name}: {share:.0%} on padding", size=9)
-        ax.set_xticks(range(len(words)), words, size=7, rotation=90)
-        ax.set_yticks(range(len(words)), words, size=7)
+        ax.set_xticks(range(len(words)), words, size=8, rotation=90)
+        ax.set_yticks(range(len(words)), words, size=8)
+        ax.set_xlabel("key", color=KEY)
+        ax.set_ylabel("query", color=QUERY)
         ax.tick_params(length=0)
         ax.spines[:].set_visible(False)
         ax.label_outer()
@@ -133,11 +137,11 @@ def draw_weightings(panels: Mapping[str, Float[Tensor, " key"]], names: Sequence
         panels: the title of each way, and its weights, which may be negative.
         names: a name for each key.
     """
-    _, axes = plt.subplots(1, len(panels), figsize=(5.4, 2.3), squeeze=False, sharey=True)
+    _, axes = plt.subplots(1, len(panels), figsize=(4.6, 2.2), squeeze=False, sharey=True)
     for ax, (title, weights) in zip(axes.flat, panels.items(), strict=True):
         heights = weights.tolist()
         bars = ax.bar(range(len(names)), heights, color=[HEADS[i % len(HEADS)] for i in range(len(names))])
-        ax.bar_label(bars, [f"{height:.2f}" for height in heights], size=8, color=INK, padding=2)
+        ax.bar_label(bars, [f"{height:.2f}".replace("-", MINUS) for height in heights], size=8, color=INK, padding=2)
         ax.axhline(0, color=INK, linewidth=0.8)
         ax.set_xticks(range(len(names)), names, size=8)
         ax.set_title(title, size=9)
@@ -149,7 +153,7 @@ def draw_weightings(panels: Mapping[str, Float[Tensor, " key"]], names: Sequence
 
 def draw_row_sums(sums: Float[Tensor, " query"]) -> None:
     """Draw how often each sum of a row of weights occurs, with a line at 1."""
-    _, ax = plt.subplots(figsize=(5.2, 2.5))
+    _, ax = plt.subplots(figsize=(4.6, 2.5))
     ax.hist(sums.detach().numpy(), bins=30, color=VALUE)
     ax.axvline(1, color=INK, linestyle="--", linewidth=1)
     ax.text(0.99, ax.get_ylim()[1], "before dropout: 1", ha="right", va="top", size=9)

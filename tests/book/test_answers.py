@@ -39,16 +39,34 @@ WORDS = (
     "nucleus sampling",
     "attention sink",
     "intra-attention",
+    "enable_nested_tensor",
+    "`nan_to_num`",
+    "`generate_square_subsequent_mask`",
+    "`rotate_half`",
+    "`pooler_output`",
+    "`output_attentions`",
+    "`lm_head`",
+    "`enable_gqa`",
+    "out of memory",
+    "perplexity",
+    "scheduled sampling",
+    "BLEU",
 )
 TOPICS = (
     "Where attention comes from",
     "Queries, keys and values",
     "Scaling and softmax",
     "Masking",
+    "The causal mask",
+    "Padding",
+    "Masks in libraries",
+    "Nothing to see (NaN)",
     "Several heads",
     "Splitting into heads",
     "PyTorch's layers",
+    "Speed and memory",
     "Reading attention maps",
+    "BERT, GPT-2 and the library transformers",
     "Embeddings",
     "Positions",
     "Normalisation",
@@ -57,7 +75,9 @@ TOPICS = (
     "One vector for a text",
     "The architecture",
     "Cross-attention",
+    "Pictures, series and learned queries",
     "Loss",
+    "Training",
     "Decoding",
     "The KV cache",
 )
@@ -100,8 +120,14 @@ def test_every_topic_has_questions_in_the_order_of_the_chapters():
     assert [title for title, answers in topics() if len(answers) < 3] == []
 
 
+def test_the_page_begins_with_a_list_of_its_topics():
+    start, _, _ = PAGE.partition("\n## ")
+    assert [re.sub(r"[`*]", "", title) for title, _ in re.findall(r"\[([^]]+)\]\(#([^)]+)\)", start)] == list(TOPICS)
+    assert [anchor for _, anchor in re.findall(r"\[([^]]+)\]\(#([^)]+)\)", start)] == [slugify(t) for t in TOPICS]
+
+
 def test_no_question_is_lost():
-    assert len(QUESTIONS) >= 137
+    assert len(QUESTIONS) >= 197
 
 
 def test_no_two_anchors_are_alike():
@@ -111,9 +137,10 @@ def test_no_two_anchors_are_alike():
 
 def test_an_answer_is_short_and_says_where_the_rest_stands():
     for question, text in QUESTIONS.items():
-        answer, _, places = text.partition("*In full:*")
+        answer, _, places = re.split(r"\*(In full|Nearby):\*", text)
         assert "?" in question
-        assert 10 <= len(answer.split()) <= 90, question
+        words = re.sub(r"^```python.*?^```", "", answer, flags=re.DOTALL | re.MULTILINE).split()
+        assert 10 <= len(words) <= 90, question
         assert LINK.findall(places), question
         assert all(anchor for _, anchor in LINK.findall(places)), question
 

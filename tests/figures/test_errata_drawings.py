@@ -84,6 +84,7 @@ def test_the_share_on_padding_is_that_of_real_queries_and_its_columns_are_framed
     ]
     (frame,) = [patch for patch in axes[0].patches if type(patch) is Rectangle]
     assert (frame.get_xy(), frame.get_width(), frame.get_height()) == ((1.5, -0.5), 1, 3)
+    assert [(ax.get_xlabel(), ax.get_ylabel()) for ax in axes[::2]] == [("", "query"), ("key", "query")]
     assert all(ax.images[0].get_clim() == (0, 1) for ax in axes[:3])
     assert not axes[3].axison
 
@@ -93,7 +94,7 @@ def test_ways_to_weight_are_drawn_on_one_scale_with_their_numbers():
     one, other = plt.gcf().axes
     assert [bar.get_height() for bar in one.patches] == [2, -1]
     assert [bar.get_height() for bar in other.patches] == [0.25, 0.75]
-    assert texts(one) == ["2.00", "-1.00"]
+    assert texts(one) == ["2.00", "\N{MINUS SIGN}1.00"]
     assert one.get_ylim() == other.get_ylim()
     assert [label.get_text() for label in one.get_xticklabels()] == ["a", "b"]
 
