@@ -246,6 +246,8 @@ def test_what_scrolls_sideways_fades_out_where_there_is_more_of_it(site, view):
         ["0px", "40px"], ["40px", "40px"], ["40px", "0px"]
     ]  # fmt: skip
     assert fits.evaluate(fades, 0) == ["0px", "0px"]
+    view.emulate_media(media="print")  # where nothing scrolls, nothing may be hidden
+    assert scrolls.evaluate("block => getComputedStyle(block).maskImage") == "none"
 
 
 # axe on a page. The contrast of code is measured at one token for all in its block that look like it: there are thousands
