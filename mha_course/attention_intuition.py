@@ -94,13 +94,15 @@ class DigitFinder(nn.Module):
     It learns from the digits' names. Nobody tells it where they are.
     """
 
-    def __init__(self, hidden: int = 32) -> None:
+    def __init__(self, hidden: int = 32, step: int = STEP) -> None:
         """Build both parts with random weights: `score` says where to look, `read` says what it is.
 
         Args:
             hidden: width of the layer between the pixels of a patch and its score.
+            step: pixels from one place to the next; what was learned with one step can be used with another.
         """
         super().__init__()
+        self.step = step
         self.score = nn.Sequential(nn.Linear(PATCH * PATCH, hidden), nn.ReLU(), nn.Linear(hidden, 1))
         self.read = nn.Sequential(nn.Linear(PATCH * PATCH, 64), nn.ReLU(), nn.Linear(64, 10))
 
@@ -113,13 +115,13 @@ class DigitFinder(nn.Module):
         self, pictures: Float[Tensor, "batch height width"]
     ) -> tuple[Float[Tensor, "batch size size"], Float[Tensor, "batch row column"]]:
         """Return the glimpse and the weights by which it was taken."""
-        patches = cut_into_patches(pictures)
+        patches = cut_into_patches(pictures, step=self.step)
         scores = self.score(patches.flatten(3)).squeeze(-1)  # the same small network at every place
         return glimpse(scores, patches)
 
 
 def hide_digits(
-    digits: Float[Tensor, "digit height width"], count: int, seed: int
+    digits: Float[Tensor, "digit height width"], count: int, seed: int, step: int = STEP
 ) -> tuple[Float[Tensor, "count side side"], Int[Tensor, " count"], Int[Tensor, "count 2"]]:
     """Make pictures in which one digit lies somewhere among scraps of others.
 
@@ -127,10 +129,11 @@ def hide_digits(
         digits: pictures of digits, as large as a patch, from 0 (paper) to 1 (ink).
         count: how many pictures to make.
         seed: the same seed makes the same pictures.
+        step: pixels from one place at which the digit may lie to the next; the scraps may lie anywhere.
 
     Returns:
         The pictures; for each, which of the `digits` is hidden in it; and its place as row and column among those
-        of `cut_into_patches`.
+        of `cut_into_patches` with the same step.
 
     Source: after the cluttered pictures in Mnih et al. (2014), "Recurrent Models of Visual Attention", section 4.1.
 
@@ -148,8 +151,8 @@ def hide_digits(
     for _ in range(SCRAPS):
         piece = pieces[draw(len(digits)), draw(pieces.size(1)), draw(pieces.size(2))]
         _paste(pictures, piece, draw(SIDE - SCRAP + 1, 2))
-    chosen, places = draw(len(digits)), draw((SIDE - PATCH) // STEP + 1, 2)
-    _paste(pictures, digits[chosen], places * STEP)
+    chosen, places = draw(len(digits)), draw((SIDE - PATCH) // step + 1, 2)
+    _paste(pictures, digits[chosen], places * step)
     return pictures, chosen, places
 
 

@@ -171,7 +171,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Tensor, "..."] | None = None,
         cache: KVCache | None = None,
     ) -> Float[Tensor, "batch query d_model"]:
-        """Attend, by the framework's fused kernel: fast, and the weights never exist as a whole.
+        """Attend, by the framework's fused function: fast, and where it has a kernel the weights never exist as a whole.
 
         Args:
             query: the tokens that ask.

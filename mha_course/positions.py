@@ -32,7 +32,7 @@ def sinusoidal_positions(
     tensor([[0.0000, 1.0000, 0.0000, 1.0000],
             [0.8415, 0.5403, 0.0100, 0.9999]])
     """
-    # In float64: in float32 the angle at position 5000 is already off by 5e-4.
+    # In float64: in float32 the angle at position 5000 is already off by up to 3e-4.
     position = torch.arange(length, dtype=torch.float64)[:, None]
     pair = torch.arange(0, d_model, 2, dtype=torch.float64)
     angle = position * torch.exp(-math.log(10000.0) * pair / d_model)
@@ -186,7 +186,7 @@ def apply_rope(
     Raises:
         ValueError: if `d_head` is odd.
 
-    Source: Su et al. (2021), "RoFormer", section 3.2; pairs half a width apart, as in Llama.
+    Source: Su et al. (2021), "RoFormer", section 3.2; pairs half a width apart, as in the transformers library's Llama.
 
     >>> apply_rope(torch.tensor([1.0, 0.0, 1.0, 0.0]).view(1, 1, 2, 2))  # position 0 stays, position 1 turns by 1 radian
     tensor([[[[1.0000, 0.0000],

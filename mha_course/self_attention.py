@@ -253,7 +253,7 @@ def sliding_window_mask(
     Raises:
         ValueError: if the window is below 1.
 
-    Source: Child et al. (2019), "Generating Long Sequences with Sparse Transformers"; Jiang et al. (2023), "Mistral 7B".
+    Source: Beltagy et al. (2020), "Longformer", section 3.1; Jiang et al. (2023), "Mistral 7B", section 2.
 
     >>> sliding_window_mask(4, window=2)
     tensor([[ True, False, False, False],

@@ -136,6 +136,21 @@ def test_a_digit_lies_where_it_is_said_to_lie():
     assert set(chosen.tolist()) == set(range(7))
 
 
+def test_with_a_step_of_one_pixel_a_digit_may_lie_anywhere_and_the_scraps_stay_where_they_were():
+    digits = torch.rand(7, 8, 8, generator=torch.Generator().manual_seed(1))
+    pictures, chosen, corners = hide_digits(digits, count=200, seed=3, step=1)
+    for picture, which, (row, column) in zip(pictures, chosen, corners.tolist(), strict=True):
+        assert_close(picture[row : row + 8, column : column + 8], digits[which])
+    assert set(corners.flatten().tolist()) == set(range(21))
+    others, same, places = hide_digits(digits, count=200, seed=3)
+    assert torch.equal(chosen, same)
+    for first, second, one, four in zip(pictures, others, corners.tolist(), (4 * places).tolist(), strict=True):
+        outside = torch.ones(28, 28, dtype=torch.bool)
+        for row, column in (one, four):
+            outside[row : row + 8, column : column + 8] = False
+        assert torch.equal(first[outside], second[outside])
+
+
 def test_what_else_lies_in_a_picture_is_made_of_scraps_of_the_digits():
     # In each digit every pixel has one and the same number, so that a scrap tells from which digit it is.
     digits = torch.arange(1.0, 6.0).view(5, 1, 1).expand(5, 8, 8) / 5
@@ -190,6 +205,18 @@ def test_the_finder_scores_a_patch_alike_wherever_it_lies():
     _, weights = finder.look(pictures)
     assert_close(weights[0, 0, 1], weights[1, 3, 4], rtol=0.05, atol=0.0)  # at the edge fewer patches overlap it
     assert weights[0, 0, 1] != weights[0, 5, 5]
+
+
+def test_what_the_finder_learned_with_one_step_can_be_used_with_another():
+    torch.manual_seed(1)
+    finder, closer = DigitFinder(step=4), DigitFinder(step=1)
+    closer.load_state_dict(finder.state_dict())
+    pictures = torch.rand(3, 28, 28)
+    seen, weights = closer.look(pictures)
+    assert weights.shape == (3, 21, 21)
+    at_four = weights[:, ::4, ::4]
+    assert_close(at_four / at_four.sum(dim=(1, 2), keepdim=True), finder.look(pictures)[1])
+    assert_close(seen[0, 2, 3], (weights[0] * pictures[0, 2:23, 3:24]).sum())
 
 
 def test_the_finder_learns_where_to_look_from_the_digits_names_alone():

@@ -31,7 +31,7 @@ HISTORY = (
     (2017, "words", "the Transformer:\nattention alone"),
 )
 FULL = 0.62  # how far along the scale a weight of 1 is drawn: ink has to be seen on it
-HALF_PANEL = (158.0, 74.0)  # half the width and height of a panel of `draw_meanings`, in points
+HALF_PANEL = (158.0, 74.0)  # half the width and height of the frame of `draw_meanings`, in points
 
 
 def draw_mixture(
@@ -252,39 +252,32 @@ def draw_timeline() -> None:
     ax.axis("off")
 
 
-def draw_meanings(
-    stages: Mapping[str, Float[Tensor, "sentence 2"]], groups: Sequence[tuple[str, Sequence[str]]]
-) -> None:
-    """Draw where a word's vector lies in each sentence, one panel a stage.
+def draw_meanings(points: Float[Tensor, "sentence 2"], groups: Sequence[tuple[str, Sequence[str]]]) -> None:
+    """Draw where a word's vector lies in each sentence.
 
     Args:
-        stages: a point for each sentence, under the title of its panel.
+        points: one for each sentence.
         groups: a meaning, and a label for each sentence in which the word has it, in the order of the points.
     """
-    high = 1.3 * max(float(points[:, 1].abs().max()) for points in stages.values())
-    wide = 1.2 * max(float(points[:, 0].abs().max()) for points in stages.values())
-    _, axes = plt.subplots(len(stages), 1, figsize=(4.8, 2.5 * len(stages)), squeeze=False)
-    for ax, (title, points) in zip(axes[:, 0], stages.items(), strict=True):
-        start = 0
-        spots = [(x / wide * HALF_PANEL[0], y / high * HALF_PANEL[1]) for x, y in points.tolist()]  # about, in points
-        taken = list(spots)
-        for (meaning, labels), color, marker, size in zip(groups, (QUERY, KEY), "os", (11, 6), strict=True):
-            part, own = points[start : start + len(labels)], spots[start : start + len(labels)]
-            ax.plot(*part.T, marker, color=color, markersize=size, label=meaning)
-            start += len(labels)
-            if float(part.abs().max()) < wide / 100:  # on one heap no label could be read
-                continue
-            for place, spot, label in zip(part.tolist(), own, labels, strict=True):
-                side = _freest_side(spot, label, taken)
-                taken.append((spot[0] + side[0], spot[1] + side[1]))
-                ax.annotate(label, tuple(place), side, textcoords="offset points", ha="center", va="center", size=9)
-        ax.set(xlim=(-wide, wide), ylim=(-high, high), xticks=[], yticks=[], title=title)
-        ax.spines[:].set_visible(True)
-    axes[0, 0].legend(loc="upper left", fontsize=9)
+    wide, high = (points.abs().amax(dim=0) * torch.tensor([1.2, 1.3])).tolist()
+    _, ax = plt.subplots(figsize=(4.8, 2.5))
+    spots = [(x / wide * HALF_PANEL[0], y / high * HALF_PANEL[1]) for x, y in points.tolist()]  # about, in points
+    taken, start = list(spots), 0
+    for (meaning, labels), color, marker, size in zip(groups, (QUERY, KEY), "os", (11, 6), strict=True):
+        part, own = points[start : start + len(labels)], spots[start : start + len(labels)]
+        ax.plot(*part.T, marker, color=color, markersize=size, label=meaning)
+        start += len(labels)
+        for place, spot, label in zip(part.tolist(), own, labels, strict=True):
+            side = _freest_side(spot, label, taken)
+            taken.append((spot[0] + side[0], spot[1] + side[1]))
+            ax.annotate(label, tuple(place), side, textcoords="offset points", ha="center", va="center", size=9)
+    ax.set(xlim=(-wide, wide), ylim=(-high, high), xticks=[], yticks=[])
+    ax.spines[:].set_visible(True)
+    ax.legend(loc="upper left", fontsize=9)
 
 
 def _freest_side(spot: tuple[float, float], label: str, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """Choose where beside its spot a label is furthest from what else is drawn, and within the panel; all in points."""
+    """Choose where beside its spot a label is furthest from what else is drawn, and within the frame; all in points."""
     half = 2.5 * len(label)
     sides = [(0.0, 14.0), (0.0, -14.0), (half + 10, 0.0), (-half - 10, 0.0)]
 

@@ -46,8 +46,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
     | --- | --- |
     | 12 | −0.5 |
     """
-    lines = [header, ["---"] * len(header), *([_with_minus(str(cell)) for cell in row] for row in rows)]
-    return Markdown("\n".join("| " + " | ".join(line) + " |" for line in lines))
+    lines = [header, ["---"] * len(header), *rows]
+    return Markdown("\n".join("| " + " | ".join(_with_minus(str(cell)) for cell in line) + " |" for line in lines))
 
 
 def _with_minus(cell: str) -> str:

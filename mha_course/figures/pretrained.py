@@ -103,7 +103,6 @@ def draw_similarities(
             "name as many groups as share them out"
         )
     size = total // len(groups)
-    alone = ax is None
     if ax is None:
         _, ax = plt.subplots(figsize=(4.4, 3.8))
     image = ax.imshow(similarities.detach().numpy(), cmap=WEIGHTS, vmin=0, vmax=1)
@@ -116,8 +115,7 @@ def draw_similarities(
     for group in range(len(groups)):
         corner = (size * group - 0.5, size * group - 0.5)
         ax.add_patch(Rectangle(corner, size, size, fill=False, edgecolor=KEY, linewidth=1.6))
-    if alone:
-        ax.figure.colorbar(image, ax=ax, label="similarity", fraction=0.045).outline.set_visible(False)
+    ax.figure.colorbar(image, ax=ax, label="similarity", fraction=0.045).outline.set_visible(False)
 
 
 def draw_role_scores(scores: Mapping[str, Float[Tensor, "layer head"]]) -> None:

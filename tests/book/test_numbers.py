@@ -94,5 +94,5 @@ def test_a_stale_number_is_seen(tmp_path):
     ]
     path = tmp_path / "chapter.ipynb"
     nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
-    missing = ["chapter 250", "chapter 3.14", "chapter 1234", "chapter 0.25", "chapter 3.15"]
+    missing = ["chapter 3.14", "chapter 1234", "chapter 0.25", "chapter 3.15"]
     assert unsupported(path) == missing

@@ -54,11 +54,12 @@ def test_groups_of_sentences_are_framed_and_the_scale_is_fixed():
     assert [label.get_text() for label in ax.get_yticklabels()] == ["pets", "money", "travel"]
 
 
-def test_similarities_drawn_in_a_given_place_make_no_figure_of_their_own():
-    _, axes = plt.subplots(2, 1)
+def test_similarities_drawn_in_a_given_place_make_no_figure_of_their_own_and_have_a_scale():
+    figure, axes = plt.subplots(2, 1)
     draw_similarities(torch.eye(2), ["one", "other"], ax=axes[1])
     assert len(plt.get_fignums()) == 1
     assert len(axes[1].images) == 1
+    assert [ax.get_ylabel() for ax in figure.axes] == ["", "", "similarity"]
 
 
 @pytest.mark.parametrize("groups", [[], ["one", "other"]])

@@ -1121,7 +1121,7 @@ EXERCISE = Exercise(
         Part("dropout", 1, "drop attention weights and features of what is added in training, and only then", DROPOUT),
     ),
     hints=(
-        "Draw the layer as a line from bottom to top: which two things are fed from the line and added to it again, and where "
+        "Draw the layer as a line from top to bottom: which two things are fed from the line and added to it again, and where "
         "on the line do the norms stand?",
         "Each sublayer takes one line: the norm of a sum of two. The second starts from what the first has made, not from the "
         "layer's input.",

@@ -343,7 +343,7 @@ MISCONCEPTIONS = (
     slip(
         "post_norm_for_pre_norm",
         "This is post-norm: the norm stands behind the sum, on the residual path. In pre-norm each sublayer reads a normalised "
-        "copy, and the path itself stays untouched from bottom to top.",
+        "copy, and the path itself stays untouched from top to bottom.",
         ORDER,
         post_norm,
         sources=("https://github.com/k2-fsa/snowfall/pull/184",),
