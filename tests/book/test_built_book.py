@@ -1,55 +1,27 @@
-"""The built book: complete in itself, without a call to another host, readable on a phone, in the dark and without eyes.
+"""The built book: complete in itself, without a call to another host, readable on a phone and in the dark.
 
-The tests share one build, so they share a file: the workers of a parallel run take whole files.
+What takes long, since it opens every page, has a file of its own, as the workers of a parallel run take whole files.
 """
 
-import functools
 import gzip
-import http.server
 import os
 import re
 import subprocess
 import sys
-import threading
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 
-from chromium import chromium, note_what_goes_wrong
 from mha_course import exercises
 from mha_course.figures.live import bundle
 
 ROOT = Path(__file__).parents[2]
-# A reader has no PyTorch: the build must do without, though it is installed here.
-BUILD = "import sys; sys.modules['torch'] = None; from jupyter_book.cli.main import main; main()"
 LOADED_BY = {"src", "srcset", "data", "poster"}  # attributes that make a browser load something, whatever the tag
 FOREIGN = re.compile(r"^\s*(?:https?:)?//", re.IGNORECASE)
 IN_CSS = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)""", re.IGNORECASE)
-
-
-@pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    """A book built from the stored outputs, every warning an error: what the build said, and the folder."""
-    out = tmp_path_factory.mktemp("book")
-    command = [sys.executable, "-c", BUILD, "build", "--quiet", "-W", "-n", "--keep-going", "--path-output", out, ROOT]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=600)
-    return done, out / "_build" / "html"
-
-
-@pytest.fixture(scope="module")
-def site(build):
-    return build[1]
-
-
-@pytest.fixture(scope="module")
-def pages(site):
-    """The pages to read, without the one that only leads to the first of them."""
-    found = [path.relative_to(site) for path in site.rglob("*.html") if "_static" not in path.parts]
-    return sorted(path for path in found if path != Path("index.html"))
 
 
 class Page(HTMLParser):
@@ -157,60 +129,11 @@ def test_where_an_exercise_and_its_misconceptions_point_to_there_is_a_section(si
             assert anchor in Page(built).anchors, section
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
-
-
-class Silent(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture(scope="module", params=["file", "http"])
-def address(request, site):
-    """Where the book is opened: as files, and from a server on this machine."""
-    if request.param == "file":
-        yield site.as_uri()
-        return
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Silent, directory=site)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
-@pytest.fixture(params=["light", "dark"])
-def view(request, browser):
-    """A page as wide as a phone, which notes what goes wrong in it."""
-    context = browser.new_context(viewport={"width": 390, "height": 844}, color_scheme=request.param)
-    page = context.new_page()
-    note_what_goes_wrong(page)
-    yield page
-    context.close()
-
-
 def test_the_page_to_open_leads_to_the_first_page(address, view):
     view.goto(f"{address}/index.html")
     view.wait_for_url("**/book/index.html")
     assert view.locator("article h1").inner_text().startswith("Attention, from the idea to the Transformer")
     assert view.wrong == []
-
-
-def test_every_page_opens_without_an_error_or_a_foreign_request_and_fits_a_phone(address, pages, view):
-    wrong = {}
-    for name in pages:
-        view.wrong.clear()
-        view.goto(f"{address}/{name}")
-        view.wait_for_timeout(100)  # for what scripts do after the page is loaded
-        width = view.evaluate("document.documentElement.scrollWidth")
-        if width > 390:
-            view.wrong.append(f"is {width} wide")
-        if view.wrong:
-            wrong[str(name)] = list(view.wrong)
-    assert wrong == {}
 
 
 def test_a_wide_formula_can_be_scrolled_to_its_beginning(site, view):
@@ -248,43 +171,6 @@ def test_what_scrolls_sideways_fades_out_where_there_is_more_of_it(site, view):
     assert fits.evaluate(fades, 0) == ["0px", "0px"]
     view.emulate_media(media="print")  # where nothing scrolls, nothing may be hidden
     assert scrolls.evaluate("block => getComputedStyle(block).maskImage") == "none"
-
-
-# axe on a page. The contrast of code is measured at one token for all in its block that look like it: there are thousands
-# on a page, and they take most of the time. Every other rule sees every element.
-AUDIT = """async () => {
-    const looks = new WeakMap();
-    for (const block of document.querySelectorAll('pre')) {
-        const edge = block.getBoundingClientRect().right;
-        const seen = new Set();
-        for (const token of block.querySelectorAll('span')) {
-            const { color, background, font, opacity } = getComputedStyle(token);
-            const inView = token.getBoundingClientRect().right <= edge;
-            const look = [looks.get(token.parentElement), token.className, color, background, font, opacity, inView].join();
-            looks.set(token, look);
-            token.toggleAttribute('data-like-another', seen.has(look));
-            seen.add(look);
-        }
-    }
-    axe.configure({ rules: [{ id: 'color-contrast', selector: '*:not([data-like-another])' }] });
-    return (await axe.run({ resultTypes: ['violations'] })).violations;
-}"""
-
-
-def test_nothing_on_a_page_shuts_anybody_out(site, pages, view):
-    axe = Axe().axe_script
-    wrong = {}
-    for name in pages:
-        view.goto(f"{site.as_uri()}/{name}")
-        if view.locator("article.bd-article").count():
-            view.evaluate(axe)
-            found = view.evaluate(AUDIT)
-            grave = [
-                (one["id"], node["html"][:120]) for one in found if one["impact"] != "minor" for node in one["nodes"]
-            ]
-            if grave:
-                wrong[str(name)] = grave
-    assert wrong == {}
 
 
 MOVED = """() => new Promise(done => new PerformanceObserver(list => done(list.getEntries().map(entry =>
