@@ -25,7 +25,6 @@ PLAIN = {
 }  # fmt: skip
 FIRST_SENTENCE = re.compile(r".*?[.:](?=\s+[A-Z]|\s*$)", re.DOTALL)
 
-
 Hit = tuple[str, list[str], str]  # a name, all its anchors and what it means, the texts as HTML
 
 

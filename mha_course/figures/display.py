@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from IPython.display import Markdown
+
+from mha_course.figures.style import with_minus
 
 
 def show_source(thing: type | Callable[..., Any], *, docstrings: bool = True) -> Markdown:
@@ -47,11 +48,7 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> Markdown:
     | 12 | −0.5 |
     """
     lines = [header, ["---"] * len(header), *rows]
-    return Markdown("\n".join("| " + " | ".join(_with_minus(str(cell)) for cell in line) + " |" for line in lines))
-
-
-def _with_minus(cell: str) -> str:
-    return cell if "`" in cell else re.sub(r"(?<![\w=-])-(?=[\d.])", "−", cell)
+    return Markdown("\n".join("| " + " | ".join(with_minus(str(cell)) for cell in line) + " |" for line in lines))
 
 
 def _without_docstrings(source: str) -> str:

@@ -13,7 +13,7 @@ from matplotlib.ticker import NullFormatter
 from torch import Tensor
 
 from mha_course.figures.blocks import DARK, PAPER, frame
-from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE
+from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, with_minus
 
 STREAM, BRANCH = 1.1, 3.5  # where the residual path and the sublayers stand
 LINES = ((QUERY, "o", "-"), (KEY, "s", "--"), (VALUE, "D", "-."), (HEADS[2], "^", ":"), (HEADS[1], "v", "-"))
@@ -55,7 +55,7 @@ def draw_norm_steps(row: Float[Tensor, " d_model"]) -> None:
     _, axes = plt.subplots(3, 1, figsize=(4.4, 5.4), sharex=True, sharey=True, gridspec_kw={"hspace": 0.1})
     for ax, (title, numbers) in zip(axes, steps.items(), strict=True):
         bars = ax.bar(range(len(row)), numbers.tolist(), color=HEADS[0], edgecolor=INK, width=0.7)
-        ax.bar_label(bars, [f"{number:g}".replace("-", "−") for number in numbers.tolist()], padding=2, size=9)
+        ax.bar_label(bars, [with_minus(f"{number:g}") for number in numbers.tolist()], padding=2, size=9)
         ax.axhline(0, color=INK, linewidth=0.8)
         ax.set_title(title)
         ax.margins(y=0.2)

@@ -12,9 +12,9 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from mha_course.figures.blocks import PAPER, arrow, box
-from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, WEIGHTS
+from mha_course.figures.style import HEADS, INK, KEY, QUERY, VALUE, WEIGHTS, with_minus
 
-TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 # The parts of a layer from top to bottom, and whether the walked-through text has them.
 ENCODER_PARTS = (("self-attention", True), ("add & norm", True), ("feed-forward", True), ("add & norm", False))
@@ -141,7 +141,7 @@ def draw_weightings(panels: Mapping[str, Float[Tensor, " key"]], names: Sequence
     for ax, (title, weights) in zip(axes.flat, panels.items(), strict=True):
         heights = weights.tolist()
         bars = ax.bar(range(len(names)), heights, color=[HEADS[i % len(HEADS)] for i in range(len(names))])
-        ax.bar_label(bars, [f"{height:.2f}".replace("-", MINUS) for height in heights], size=8, color=INK, padding=2)
+        ax.bar_label(bars, [with_minus(f"{height:.2f}") for height in heights], size=8, color=INK, padding=2)
         ax.axhline(0, color=INK, linewidth=0.8)
         ax.set_xticks(range(len(names)), names, size=8)
         ax.set_title(title, size=9)

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Circle
 from torch import Tensor
 
-from mha_course.figures.style import INK, KEY, QUERY, VALUE, WEIGHTS
+from mha_course.figures.style import INK, KEY, QUERY, VALUE, WEIGHTS, with_minus
 
 # A scheme of positions keeps its colour and marker in all drawings.
 SCHEMES = {
@@ -119,7 +119,7 @@ def draw_turned(pairs: Mapping[str, tuple[Float[Tensor, "2"], Float[Tensor, "2"]
             ax.text(1.25 * x, 1.25 * y, name, color=color, ha="center", va="center", weight="bold")
         ax.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), xticks=[], yticks=[])
         ax.set_aspect("equal")
-        ax.set_title(title.replace("-", "\N{MINUS SIGN}"), size=9)
+        ax.set_title(with_minus(title), size=9)
         ax.spines[:].set_visible(False)
 
 

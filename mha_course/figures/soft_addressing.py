@@ -12,7 +12,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 from torch import Tensor
 
-from mha_course.figures.style import INK, KEY, QUERY, VALUE, WEIGHTS
+from mha_course.figures.style import INK, KEY, QUERY, VALUE, WEIGHTS, with_minus
 from mha_course.soft_addressing import Similarity, dot, softmax
 
 KEY_AT, SCORE_AT, BAR_AT, VALUE_AT = 1.3, 4.3, 4.9, 8.2  # where each column stands
@@ -53,12 +53,12 @@ def draw_lookup(
     for row, (label, key, score, weight, value) in enumerate(rows):
         ax.text(KEY_AT - 0.2, row + 0.5, label, ha="right", va="center", size=9)
         ax.text(KEY_AT, row + 0.5, _vector(key), color=KEY, va="center", size=9)
-        ax.text(SCORE_AT, row + 0.5, _number(score), ha="right", va="center", size=9)
+        ax.text(SCORE_AT, row + 0.5, with_minus(f"{score:g}"), ha="right", va="center", size=9)
         ax.add_patch(Rectangle((BAR_AT, row + 0.15), 2.2 * weight, 0.7, facecolor=WEIGHTS(0.6), edgecolor=INK))
         ax.text(BAR_AT + 2.2 * weight + 0.1, row + 0.5, f"{weight:.2f}", va="center", size=9)
         ax.text(VALUE_AT, row + 0.5, _vector(value), color=VALUE, va="center", size=9)
     ax.plot([VALUE_AT, 10], [len(labels) + 0.15] * 2, color=INK, linewidth=0.8)
-    mixture = ", ".join(f"{number:.2f}".replace("-", "−") for number in (weights @ values).tolist())
+    mixture = ", ".join(with_minus(f"{number:.2f}") for number in (weights @ values).tolist())
     ax.text(
         10, len(labels) + 0.75, f"sum of weight times value: ({mixture})", color=VALUE, ha="right", va="center", size=9
     )
@@ -120,13 +120,4 @@ def _vector(vector: Float[Tensor, " width"]) -> str:
     >>> _vector(torch.tensor([1.5, 0.0]))
     '(1.5, 0)'
     """
-    return "(" + ", ".join(map(_number, vector.tolist())) + ")"
-
-
-def _number(number: float) -> str:
-    """Write a number down as in the text, with a minus and not a hyphen.
-
-    >>> _number(-2.0), _number(0.5)
-    ('−2', '0.5')
-    """
-    return f"{number:g}".replace("-", "−")
+    return "(" + ", ".join(with_minus(f"{number:g}") for number in vector.tolist()) + ")"

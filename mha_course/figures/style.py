@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import matplotlib as mpl
 from IPython.core.getipython import get_ipython
 from matplotlib.colors import LinearSegmentedColormap
@@ -18,6 +20,15 @@ HEADS = ("#56B4E9", "#E69F00", "#CC79A7", "#F0E442")
 
 # Its lightness falls evenly from 0 to 1, so it also reads in grey. No cell is transparent: a number in it stays legible.
 WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#f3f6fa", "#c6dbef", "#6baed6", "#2171b5", "#08306b"])
+
+
+def with_minus(text: str) -> str:
+    """Give numbers below 0 the minus sign of formulas in place of a hyphen; code, between backticks, is left alone.
+
+    >>> with_minus("score -0.5"), with_minus("dim=-1"), with_minus("`-1`")
+    ('score −0.5', 'dim=-1', '`-1`')
+    """
+    return text if "`" in text else re.sub(r"(?<![\w=-])-(?=[\d.])", "−", text)
 
 
 def set_up() -> None:

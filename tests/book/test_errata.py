@@ -5,6 +5,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from mdit_py_plugins.anchors.index import slugify
 
 from mha_course.exercises import load_all
 
@@ -17,10 +18,6 @@ NAMED = {"BERT": "BERT text", "Keras": "Keras text", "both": "Both texts"}
 ROW = re.compile(r"^\| \[.+?\]\(#(?P<anchor>[^)]+)\) \| (?P<text>\w+) \| [^|]+ \|$", re.MULTILINE)
 
 
-def anchor(heading):
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 def entries():
     """The headings of the third level with the section that each stands in and the words below it."""
     cut = re.split(r"^(#{2,3}) (.+)$", "\n".join(cell.source for cell in CELLS.values()), flags=re.MULTILINE)
@@ -29,7 +26,7 @@ def entries():
         if level == "##":
             section = heading
         else:
-            found.append((section, anchor(heading), body))
+            found.append((section, slugify(heading), body))
     return found
 
 

@@ -209,7 +209,6 @@ const FLOW = {
 };
 const WIDTHS = { input: 40, add_1: 32, add_2: 32, norm_1: 72, norm_2: 72, attention: 108, feed_forward: 108 };
 
-
 /** What happens to the word "sat" at a place, in words and numbers. */
 export function account(place, { places, weights, hidden }, { order, residual, norms }) {
   const [at, pre] = [(name) => vector(places[name][SAT]), order === "pre_norm"];
