@@ -23,7 +23,7 @@ WEIGHTS = LinearSegmentedColormap.from_list("weights", ["#f3f6fa", "#c6dbef", "#
 
 
 def with_minus(text: str) -> str:
-    """Give numbers below 0 the minus sign of formulas in place of a hyphen; code, between backticks, is left alone.
+    """Give numbers below 0 the minus sign of formulas in place of a hyphen; what has code in it (`-1`) is left alone.
 
     >>> with_minus("score -0.5"), with_minus("dim=-1"), with_minus("`-1`")
     ('score −0.5', 'dim=-1', '`-1`')

@@ -1,4 +1,4 @@
-"""The book, built once for each worker of a parallel run, and a browser to open it in."""
+"""The book, built once for each worker of a parallel run, and where to open it."""
 
 import functools
 import http.server
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import chromium, note_what_goes_wrong
+from chromium import note_what_goes_wrong
 
 ROOT = Path(__file__).parents[2]
 # A reader has no PyTorch: the build must do without, though it is installed here.
@@ -35,12 +35,6 @@ def pages(site):
     """The pages to read, without the one that only leads to the first of them."""
     found = [path.relative_to(site) for path in site.rglob("*.html") if "_static" not in path.parts]
     return sorted(path for path in found if path != Path("index.html"))
-
-
-@pytest.fixture(scope="session")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 class Silent(http.server.SimpleHTTPRequestHandler):

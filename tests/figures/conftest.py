@@ -2,7 +2,7 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import pytest
 
-from chromium import chromium, note_what_goes_wrong
+from chromium import note_what_goes_wrong
 from live import write_page
 from mha_course.figures import set_up
 
@@ -14,12 +14,6 @@ def _own_settings():
         set_up()
         yield
     plt.close("all")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture
