@@ -23,7 +23,7 @@ PLAIN = {
     r"\cdot": "·", r"\times": "×", r"\sqrt": "√", r"\infty": "∞", r"\sum": "Σ", r"^\top": "ᵀ", r"\text": "", r"\,": " ",
     r"\operatorname": "",
 }  # fmt: skip
-FIRST_SENTENCE = re.compile(r".*?[.:](?=\s+[A-Z]|\s*$)", re.DOTALL)
+NEXT_SENTENCE = re.compile(r"(?<=[.:?!])\s+(?=[A-Z])")
 
 Hit = tuple[str, list[str], str]  # a name, all its anchors and what it means, the texts as HTML
 
@@ -51,9 +51,8 @@ def _hit(name: nodes.Node, anchors: list[str], text: nodes.paragraph) -> Hit:
     text = text.deepcopy()
     for formula in list(text.findall(nodes.math)):
         formula.parent.replace(formula, nodes.Text(_plain(formula.astext())))
-    sentence = FIRST_SENTENCE.match(text.astext())
-    assert sentence, shown
-    return escape(shown), anchors, escape(sentence[0].strip())
+    first = NEXT_SENTENCE.split(text.astext(), maxsplit=1)[0]
+    return escape(shown), anchors, escape(first.strip())
 
 
 def _plain(formula: str) -> str:

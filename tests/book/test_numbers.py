@@ -5,10 +5,13 @@ A summary speaks of the whole chapter. Numbers below 20 without a decimal point 
 
 import html
 import re
+from collections import Counter
 from pathlib import Path
 
 import nbformat
 import pytest
+
+from mha_course import exercises
 
 BOOK = Path(__file__).parents[2] / "book"
 CHAPTERS = [path for path in sorted(BOOK.glob("*.ipynb")) if not path.stem.endswith("_exercises")]
@@ -17,9 +20,10 @@ FACTS = {line.split("  ")[0] for line in (Path(__file__).parent / "numbers.txt")
 
 NUMBER = re.compile(r"(?<![\w.])(?:\d[\d,]*\d|\d)?(?:\.\d+)?(?:e-?\d+)?(?![\w])")
 NOT_PROSE = re.compile(
-    r"```.*?```|`[^`]*`|\$[^$]*\$|\]\([^)]*\)|<[^>]*>|\{[a-z:]+\}|^#[^\n]*$|[Ss]ections? [\d., and]+",
+    r"```.*?```|`[^`]*`|\$[^$]*\$|\]\([^)]*\)|<[^>]*>|\{[a-z:]+\}|^#[^\n]*$|^\*\*Time\.\*\*[^\n]*$|[Ss]ections? [\d., and]+",
     re.DOTALL | re.MULTILINE,
 )
+TIME = re.compile(r"(\d+) minutes for the \[[^]]*\]\((\w+)_exercises\.ipynb\)")
 SHOWN = ("text/plain", "text/html", "text/markdown", "text/latex")
 
 
@@ -79,6 +83,17 @@ def unsupported(path: Path) -> list[str]:
 @pytest.mark.parametrize("path", CHAPTERS, ids=lambda path: path.stem)
 def test_a_number_in_the_prose_stands_in_an_output_of_its_section(path):
     assert [said for said in unsupported(path) if said not in FACTS] == []
+
+
+def test_the_time_that_a_chapter_gives_for_its_exercises_is_the_sum_of_theirs():
+    minutes = Counter()
+    for exercise in exercises.load_all().values():
+        minutes[exercise.chapter] += exercise.minutes
+    said = {}
+    for path in CHAPTERS:
+        (line,) = re.findall(r"^\*\*Time\.\*\* (.*)$", nbformat.read(path, as_version=4).cells[0].source, re.MULTILINE)
+        said |= {notebook: int(number) for number, notebook in TIME.findall(line)}
+    assert said == minutes
 
 
 def test_every_fact_in_the_list_is_needed():

@@ -349,7 +349,7 @@ def value_before_key():
 @difference(
     KERAS,
     "`LayerNormalization` adds 1e-3 to the variance.",
-    "`layer_norm` adds 1e-5, as PyTorch does; the layers take BERT's 1e-12 as `norm_eps`.",
+    "`layer_norm` adds 1e-5, as PyTorch does; the layers can be given BERT's 1e-12, as `norm_eps`.",
 )
 def another_epsilon():
     x, ones, zeros = 0.01 * drawn(2, 5, 6), torch.ones(6), torch.zeros(6)

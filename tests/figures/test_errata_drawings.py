@@ -77,9 +77,9 @@ def test_the_share_on_padding_is_that_of_real_queries_and_its_columns_are_framed
     draw_on_padding({"one": weights, "other": 0 * weights, "third": weights}, "abc", torch.tensor([True, True, False]))
     axes = plt.gcf().axes
     assert [ax.get_title() for ax in axes] == [
-        "one: 20% on padding",
-        "other: 0% on padding",
-        "third: 20% on padding",
+        "one:\n20% on padding",
+        "other:\n0% on padding",
+        "third:\n20% on padding",
         "",
     ]
     (frame,) = [patch for patch in axes[0].patches if type(patch) is Rectangle]
