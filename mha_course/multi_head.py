@@ -289,15 +289,9 @@ def multi_head_attention_loop(
     Returns:
         What `attention(query, key, value, mask)` returns.
     """
-    require_mask(mask)
-    if mask is not None and mask.dim() == 4 and mask.size(1) != 1:
-        raise ValueError(
-            f"the loop takes one mask for all heads, but this one has {mask.size(1)}; "
-            "use the layer itself for a mask a head"
-        )
+    every_head_alike = _same_for_every_head(mask)
     d_head = query.size(-1) // attention.num_heads
     heads_per_group = attention.num_heads // attention.num_groups
-    every_head_alike = mask[:, 0] if mask is not None and mask.dim() == 4 else mask
     outputs = []
     for head in range(attention.num_heads):
         group = head // heads_per_group
@@ -310,6 +304,18 @@ def multi_head_attention_loop(
         )
         outputs.append(output)
     return attention.out_proj(torch.cat(outputs, dim=-1))
+
+
+def _same_for_every_head(mask: Tensor | None) -> Tensor | None:
+    require_mask(mask)
+    if mask is None or mask.dim() < 4:
+        return mask
+    if mask.size(1) != 1:
+        raise ValueError(
+            f"the loop takes one mask for all heads, but this one has {mask.size(1)}; "
+            "use the layer itself for a mask a head"
+        )
+    return mask[:, 0]
 
 
 def _require_whole_heads(d_model: int, num_heads: int) -> None:

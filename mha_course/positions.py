@@ -243,8 +243,8 @@ def alibi_slopes(num_heads: int, device: torch.device | str | None = None) -> Fl
     """Give each head its own slope, by which a key's score falls with its distance.
 
     Args:
-        num_heads: number of heads. For a power of two, head h (from 1) gets 2^(-8h / num_heads); for another number,
-            the slopes of the next lower power, and every second one of the next higher.
+        num_heads: number of heads. For a power of two, head i (from 0) gets 2^(-8(i + 1) / num_heads); for another
+            number, the slopes of the next lower power, and every second one of the next higher.
         device: where the slopes are made.
 
     Source: Press et al. (2022), "Train Short, Test Long", section 3; its code for other numbers of heads.

@@ -63,8 +63,8 @@ def changed(change: Callable[[Tensor], Any]) -> Answer:
 MISCONCEPTIONS = (
     Misconception(
         "alibi_exponent",
-        "The heads are counted from 0 in the exponent, so that the first gets a slope of 1 and all are too steep. In the "
-        "formula they are counted from 1: with eight heads the slopes are 1/2 to 1/256, not 1 to 1/128.",
+        "The exponent begins with 0, so that the first head gets a slope of 1 and all are too steep. Head 0 has i + 1 = 1 in "
+        "the formula: with eight heads the slopes are 1/2 to 1/256, not 1 to 1/128.",
         SECTION,
         (slopes(lambda head, heads: -8 * (head - 1) / heads),),
         ("https://github.com/paiml/aprender/pull/2143",),
@@ -191,14 +191,14 @@ EXERCISE = Exercise(
     minutes=5,
     parts=(
         Part("eight heads", 1, "give eight heads the slopes 1/2, 1/4, …, 1/256", SECTION),
-        Part("other numbers", 1, "give head h of H the slope 2^(-8h / H), counted from 1", SECTION),
+        Part("other numbers", 1, "give head i of h, counted from 0, the slope 2^(-8(i + 1) / h)", SECTION),
     ),
     hints=(
         "Which power of 2 is each of the eight slopes 1/2, 1/4, …, 1/256? With four heads the last one is 1/256 again: how "
         "large are the steps then?",
-        "Take the head numbers 1 to num_heads as a tensor, and a power of 2 of something. torch.arange stops before its "
+        "Take the numbers i + 1, from 1 to num_heads, as a tensor, and a power of 2 of something. torch.arange stops before its "
         "second argument.",
-        "The exponent is -8 times the head's number, divided by the number of heads; 2.0 ** tensor works on all at once.",
+        "The exponent is -8 times this number, divided by the number of heads; 2.0 ** tensor works on all at once.",
     ),
     cases=cases,
     reference=positions.alibi_slopes,
