@@ -153,5 +153,6 @@ class Decoder(nn.Module):
     ) -> Float[Tensor, "batch target d_model"]:
         """Transform every token of the target; the arguments are those of `DecoderLayer.forward`."""
         for i, layer in enumerate(self.layers):
-            x = layer(x, memory, self_mask, memory_mask, cache and (cache.own[i], cache.memory[i]))
+            kept = None if cache is None else (cache.own[i], cache.memory[i])
+            x = layer(x, memory, self_mask, memory_mask, kept)
         return self.norm(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -83,8 +84,8 @@ def draw_left_out() -> None:
     """Draw the parts of an encoder and a decoder layer: solid where a text has them, dashed where it left them out."""
     _, axes = plt.subplots(1, 2, figsize=(4.6, 5.2))
     for ax, title, parts, end in (
-        (axes[0], "encoder layer, N times", ENCODER_PARTS, "memory"),
-        (axes[1], "decoder layer, N times", DECODER_PARTS, "linear to words"),
+        (axes[0], "encoder layer,\nN times", ENCODER_PARTS, "memory"),
+        (axes[1], "decoder layer,\nN times", DECODER_PARTS, "linear to words"),
     ):
         drawn = [*parts, (end, end == "memory")]
         ax.set(xlim=(0, 5), ylim=(-0.8, 8.6))
@@ -120,7 +121,7 @@ def draw_on_padding(
         corner, width = (first - 0.5, -0.5), len(real) - first
         ax.add_patch(Rectangle(corner, width, len(words), fill=False, edgecolor=KEY, linewidth=1.8))
         share = weights[:first, first:].sum(dim=-1).mean().item()
-        ax.set_title(f"{name}: {share:.0%} on padding", size=9)
+        ax.set_title(f"{name}:\n{share:.0%} on padding", size=9)
         ax.set_xticks(range(len(words)), words, size=8, rotation=90)
         ax.set_yticks(range(len(words)), words, size=8)
         ax.set_xlabel("key", color=KEY)
@@ -137,14 +138,15 @@ def draw_weightings(panels: Mapping[str, Float[Tensor, " key"]], names: Sequence
         panels: the title of each way, and its weights, which may be negative.
         names: a name for each key.
     """
-    _, axes = plt.subplots(1, len(panels), figsize=(4.6, 2.2), squeeze=False, sharey=True)
+    _, axes = plt.subplots(1, len(panels), figsize=(4.6, 2.4), squeeze=False, sharey=True)
+    letters = 36 // len(panels)  # as many as fit above a panel
     for ax, (title, weights) in zip(axes.flat, panels.items(), strict=True):
         heights = weights.tolist()
         bars = ax.bar(range(len(names)), heights, color=[HEADS[i % len(HEADS)] for i in range(len(names))])
         ax.bar_label(bars, [with_minus(f"{height:.2f}") for height in heights], size=8, color=INK, padding=2)
         ax.axhline(0, color=INK, linewidth=0.8)
         ax.set_xticks(range(len(names)), names, size=8)
-        ax.set_title(title, size=9)
+        ax.set_title(textwrap.fill(title, letters), size=9)
         ax.margins(y=0.2)
         ax.spines[:].set_visible(False)
         ax.set_yticks([])

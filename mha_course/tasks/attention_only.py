@@ -83,7 +83,7 @@ class Induction:
         return repeated(seed, step, size, self.length, self.vocab_size)
 
     def train(self) -> list[float]:
-        """Train on what can be predicted; return the loss of each step, in nats a token."""
+        """Train on what can be predicted; return the loss of each step, in nats per token."""
         optimizer = torch.optim.AdamW(self.model.parameters(), lr=3e-3, weight_decay=0.01)
         history = train(
             self.model,
