@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,7 @@ from sphinx.config import Config
 
 HERE = Path(__file__).parent
 # What is replaced in every page that the theme and docutils have written.
-MENDED = [
+MENDED: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     # The theme's script of icons weighs 1.5 MB; course.css draws those in use.
     (re.compile(r"<script [^>]*fontawesome\.js[^>]*></script>"), ""),
     # The button that unfolds the pages below a chapter has no name that could be read out, and the title no landmark around it.
@@ -33,6 +34,15 @@ MENDED = [
     ),
     # The role of an entry in a list of sources is outdated, and is not that of something in a list.
     (re.compile(r'role="doc-biblioentry"'), 'role="listitem"'),
+    # No line ends between "chapter" and its number or inside a shape, and no heading's at a hyphen; code stays as it is.
+    (
+        re.compile(r"<(pre|script|style)\b.*?</\1>|[Cc]hapters? (?=\d)|\(\d+(?:, \d+)+\)|\d × (?=\d)", re.DOTALL),
+        lambda found: found[0] if found[1] else found[0].replace(" ", "\u00a0"),
+    ),
+    (
+        re.compile(r"<h[1-4]>.*?</h[1-4]>"),
+        lambda found: re.sub(r"(?<=[> ])\w+(?:-\w+)+(?=[ <])", r'<span class="whole">\g<0></span>', found[0]),
+    ),
 ]
 SHOW_SOLUTION, HIDE_SOLUTION = "Show the solution", "Hide the solution"
 

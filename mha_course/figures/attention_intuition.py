@@ -273,7 +273,7 @@ def draw_meanings(points: Float[Tensor, "sentence 2"], groups: Sequence[tuple[st
             ax.annotate(label, tuple(place), side, textcoords="offset points", ha="center", va="center", size=9)
     ax.set(xlim=(-wide, wide), ylim=(-high, high), xticks=[], yticks=[])
     ax.spines[:].set_visible(True)
-    ax.legend(loc="upper left", fontsize=9)
+    ax.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, fontsize=9, borderpad=0)
 
 
 def _freest_side(spot: tuple[float, float], label: str, taken: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -84,8 +84,8 @@ def draw_left_out() -> None:
     """Draw the parts of an encoder and a decoder layer: solid where a text has them, dashed where it left them out."""
     _, axes = plt.subplots(1, 2, figsize=(4.6, 5.2))
     for ax, title, parts, end in (
-        (axes[0], "encoder layer,\nN times", ENCODER_PARTS, "memory"),
-        (axes[1], "decoder layer,\nN times", DECODER_PARTS, "linear to words"),
+        (axes[0], "encoder layer,\nN times,\nthen memory", ENCODER_PARTS, "memory"),
+        (axes[1], "decoder layer,\nN times,\nthen linear to words", DECODER_PARTS, "linear to words"),
     ):
         drawn = [*parts, (end, end == "memory")]
         ax.set(xlim=(0, 5), ylim=(-0.8, 8.6))
@@ -106,18 +106,19 @@ def draw_on_padding(
     """Draw the same attention under several masks, with a frame round the columns of padding.
 
     Args:
-        maps: weights in [0, 1], each under its name.
+        maps: weights in [0, 1], each under its name; the largest of all is drawn darkest.
         words: a label for each row and column.
         real: True on real tokens; padding stands behind them.
     """
     first = int(real.sum())
+    largest = max(weights.max().item() for weights in maps.values())
     rows = math.ceil(len(maps) / 2)
     figure, axes = plt.subplots(rows, 2, figsize=(4.6, 2.6 * rows), squeeze=False)
     figure.set_layout_engine("constrained", h_pad=0.1)
     for ax in axes.flat[len(maps) :]:
         ax.axis("off")
     for ax, (name, weights) in zip(axes.flat, maps.items(), strict=False):
-        ax.imshow(weights.detach().numpy(), cmap=WEIGHTS, vmin=0, vmax=1, interpolation="none")
+        ax.imshow(weights.detach().numpy(), cmap=WEIGHTS, vmin=0, vmax=largest, interpolation="none")
         corner, width = (first - 0.5, -0.5), len(real) - first
         ax.add_patch(Rectangle(corner, width, len(words), fill=False, edgecolor=KEY, linewidth=1.8))
         share = weights[:first, first:].sum(dim=-1).mean().item()

@@ -76,7 +76,9 @@ def draw_positions(
         ax.set_title(name)
         ax.set_xlabel(xlabel)
         ax.spines[:].set_visible(False)
-    figure.colorbar(image, ax=axes, fraction=0.05, format="%g").outline.set_visible(False)
+    figure.colorbar(
+        image, ax=axes, fraction=0.05, format=lambda value, _: with_minus(f"{value:g}")
+    ).outline.set_visible(False)
     axes[0, 0].set_ylabel(ylabel)
 
 

@@ -161,6 +161,14 @@ def test_no_line_begins_with_the_mark_behind_a_formula(site, pages):
     )
 
 
+def test_no_line_ends_between_a_chapter_and_its_number_or_inside_a_shape(site):
+    text = (site / "book" / "soft_addressing.html").read_text("utf-8")
+    prose = re.sub(r"<(pre|script)\b.*?</\1>", "", text, flags=re.DOTALL)
+    assert re.findall(r"[Cc]hapter \d|\(\d+, \d+\)", prose) == []
+    assert {"chapter\u00a01", "(5,\u00a03,\u00a04)"} <= set(re.findall(r"chapter\s1|\(5,\s3,\s4\)", prose))
+    assert "\u00a0" not in "".join(re.findall(r"<pre.*?</pre>", text, re.DOTALL))
+
+
 def test_what_scrolls_sideways_fades_out_where_there_is_more_of_it(site, view):
     view.goto(f"{site.as_uri()}/book/multi_head.html")
     fades = """(block, left) => new Promise(done => {
@@ -215,7 +223,7 @@ def test_a_figure_has_no_card_behind_it_in_the_dark(site, browser, name, figure)
     style = page.locator(figure).first.evaluate(
         "figure => { const style = getComputedStyle(figure); return [style.backgroundColor, style.filter]; }"
     )
-    assert style == ["rgba(0, 0, 0, 0)", "invert(1) brightness(0.82) invert(1)"]
+    assert style == ["rgba(0, 0, 0, 0)", "invert(1) brightness(0.88) invert(1)"]
     context.close()
 
 

@@ -361,7 +361,7 @@ function learnedView(model) {
     const from = start();
     if (!known.has(from)) {
       const similar = [unpack(LEARNED[from]), cosines(places.map((place) => sinusoids(from + place, WIDTH)))];
-      known.set(from, { similar, shares: similar.map((map) => `${Math.round(100 * shareOfDistance(map))} %`) });
+      known.set(from, { similar, shares: similar.map((map) => `${Math.round(100 * shareOfDistance(map))}%`) });
     }
     const position = model.get("position");
     const [ofLearned, ofComputed] = known.get(from).similar.map((map) => map[position] ?? []);
