@@ -238,7 +238,7 @@ def test_learned_positions_end_and_computed_ones_go_on(opened):
             assert row(page, "learned") == shown
 
     agrees(20)
-    assert said(page).endswith("Of the learned map 84 % is distance alone, of the computed one 100 %.")
+    assert said(page).endswith("Of the learned map 84% is distance alone, of the computed one 100%.")
     page.get_by_role("checkbox").press("Space")
     agrees(500)
     assert page.get_by_text("no rows").is_visible()
