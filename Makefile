@@ -16,6 +16,9 @@ BOOK_READY := $(VENV)/.ready-for-book
 ALL_READY := $(VENV)/.ready-for-all
 BOOK_INDEX := _build/html/index.html
 
+# The program jupyter-book, without grammars of addresses that one of its packages builds at each start, for two seconds and no use.
+JUPYTER_BOOK := $(BIN)/python -c "import sys; sys.modules['rfc3987_syntax'] = None; from jupyter_book.cli.main import main; main()"
+
 # Numbers must not depend on the machine's cores: the notebooks are run with one thread everywhere, here and in the tests.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(JOBS)
 RUN_NOTEBOOKS := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python tools/notebooks.py
@@ -60,7 +63,7 @@ $(ALL_READY): $(BOOK_READY)
 
 book: $(BOOK_READY)
 	@echo "==> building the book"
-	@$(BIN)/jupyter-book build --quiet . >/dev/null
+	@$(JUPYTER_BOOK) build --quiet . >/dev/null
 	@echo "The book is ready: open $(BOOK_INDEX) in a browser (file://$(CURDIR)/$(BOOK_INDEX))."
 
 pdf: $(BOOK_READY)
