@@ -26,12 +26,11 @@ IN_CSS = re.compile(r"""(?:url\(\s*|@import\s+)["']?((?:https?:)?//[^"')\s]+)"""
 
 
 class Page(HTMLParser):
-    """What a page loads, where its links lead, the anchors that links can lead to, and its pictures."""
+    """What a page loads, where its links lead, its own anchors and its pictures."""
 
     def __init__(self, path):
         super().__init__()
-        self.loads, self.hrefs, self.pictures, self.css = [], set(), [], ""
-        self.anchors = {"", "top"}  # these two are the page's beginning, by definition
+        self.loads, self.hrefs, self.anchors, self.pictures, self.css = [], set(), set(), [], ""
         self.inside = ""
         self.feed(path.read_text("utf-8"))
 
@@ -237,7 +236,9 @@ def test_every_link_within_the_book_leads_somewhere(site):
             if target.scheme or target.netloc:
                 continue
             file = (page.parent / unquote(target.path)).resolve() if target.path else page
-            there = file.is_file() and (file not in links or unquote(target.fragment) in links[file].anchors)
+            fragment = unquote(target.fragment)
+            beginning = fragment in ("", "top")  # of any page, by definition
+            there = file.is_file() and (beginning or file not in links or fragment in links[file].anchors)
             if not (there and file.is_relative_to(site.resolve())):
                 lost.setdefault(page.name, []).append(href)
     assert lost == {}
